@@ -1,7 +1,7 @@
 """Ablation: remove a single mechanism and measure the loss of the learned models.
 
     python -m benchmarks.ablation run --jobs 16 --keep ablation.jsonl     # appends results, resumes where it stopped
-    python -m benchmarks.ablation tell --keep ablation.jsonl              # writes results/ablation.md
+    python -m benchmarks.ablation tell --keep ablation.jsonl              # prints the table of benefits
 
 A *mechanism* is a rule on the default path that steers learning. `MECHANISMS` lists the mechanisms, the cell groups in
 which they act, and the patches that remove them. A *cell* is a federation, a seed, a budget and a group:
@@ -27,6 +27,7 @@ Rule: a mechanism stays if its removal loses at least 0.3 points or 0.3 digits, 
 its real cells, with a 95 % interval that excludes zero. The interval is over federations (drawn) or seeds (real).
 
 Guards against divergence, rules of budget, privacy and memory, and H per terminal under a deadline are not judged.
+`results/ablation.md` has the table of the first ablation. It lists mechanisms that were deleted since.
 """
 
 from __future__ import annotations
@@ -55,20 +56,19 @@ from rhfedmtl.data.federation import Federation, one_terminal_per_task
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, DivergenceError
-from rhfedmtl.maths import coupling, quasi_newton, relationships
+from rhfedmtl.maths import quasi_newton, relationships
 from rhfedmtl.maths.intervals import interval
-from rhfedmtl.policies.measured import allocation, policy, progress, solver
+from rhfedmtl.policies.measured import policy, progress
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles import cloud
 from rhfedmtl.selection import weights
 from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.weights import WeightProblem, within_budget
-from rhfedmtl.training import certifying, clouds, run
+from rhfedmtl.training import certifying, run
 from rhfedmtl.training.config import usual_scale
 from rhfedmtl.training.run import Run, Settings, mean
 
-RESULTS = Path(__file__).parent / "results" / "ablation.md"
 PASSES = (2, 5, 15, 50)
 FIRST_NUMBER, NUMBERS = 300_000, 60
 SEEDS = range(7_000, 7_010)
@@ -96,29 +96,6 @@ def values(module: Any, **names: Any) -> Callable[[], Patch]:
     return lambda: mock.patch.multiple(module, **names)
 
 
-def points(scales: dict[float, tuple[float, ...]], shares: tuple[float, ...], returned: Any) -> Callable[[], Patch]:
-    """Return a patch that sets the candidate points of certificates."""
-    starts = np.array([(scale, share) for scale, row in ({1.0: shares} | scales).items() for share in row])
-    more = [(scale, share) for scale, row in returned.items() for share in row]
-    names = {"SHARES": shares, "SHORTER": scales, "RETURNED": returned, "STARTS": starts}
-    return values(cloud, **names, LOOKED_AT=np.array([*starts, *more]))
-
-
-def plain_shapes(s: Any, minimum: Any = 1) -> list[Any]:
-    """Return only the allocation by deadline, which is not judged."""
-    limited = [s.prices[name] for name in s.ledger.budget]
-    in_time = any(prices.adds == "elapsed" for prices in limited)
-    return allocation.shapes(s, minimum)[-1:] if in_time else []
-
-
-def replanning() -> Patch:
-    """Plan before every server iteration."""
-    schedule = policy.KeptSchedule
-    return mock.patch.object(
-        policy, "KeptSchedule", lambda best, model, until, ledger, n: schedule(best, model, 0, ledger, n)
-    )
-
-
 GIVEN = ("weights",)
 PLANNER = ("weights", "ascent")
 WEAK = ("weak",)
@@ -137,62 +114,10 @@ MECHANISMS = [
         lambda: mock.patch.dict(quasi_newton.SEARCHES, {quasi_newton.NEWTON: quasi_newton.Backtracking}),
     ),
     Mechanism(
-        "interpolated steps",
-        "a quasi-Newton step ends where its slope would be zero",
-        GIVEN,
-        lambda: mock.patch.object(quasi_newton.QuasiNewton, "_least", return_value=1.0),
-    ),
-    Mechanism(
-        "early switch",
-        "quasi-Newton from round 2 under strong coupling or after a bad first round (FEW_PASSES, STRONG)",
-        GIVEN,
-        values(policy, searches_at_once=lambda s: False),
-    ),
-    Mechanism("hysteresis of the solver", "switch only for 5 % more (BETTER)", GIVEN, values(policy, BETTER=1.0)),
-    Mechanism(
-        "patience with a new search",
-        "a new quasi-Newton phase is not judged for some rounds",
-        GIVEN,
-        values(policy, stay=lambda s, before, now: solver.LOOK),
-    ),
-    Mechanism(
-        "solver prior for small λ", "expect less of quasi-Newton for λ < FIRM", GIVEN, values(solver, FIRM=1e-300)
-    ),
-    Mechanism(
-        "weight of the solver prior",
-        "NEWTON_PRIOR = 8 rounds instead of PRIOR",
-        GIVEN,
-        values(solver, NEWTON_PRIOR=1.5),
-    ),
-    Mechanism(
-        "cap on dual ascent",
-        "dual ascent gains at most a power of the rounds (POWER)",
-        GIVEN,
-        values(solver, POWER=1e9),
-    ),
-    Mechanism(
-        "slow-down of dual ascent", "the pace of the last rounds falls (FADES)", GIVEN, values(solver, FADES=1.0)
-    ),
-    Mechanism(
-        "small first anchors",
-        "the first anchors count half of the rows (EARLY)",
-        PLANNER,
-        values(clouds, EARLY=1.0, EARLY_TERMINALS=1e12),
-    ),
-    Mechanism(
-        "bounded anchor weight",
-        "λ_b is at most 2/n_b, and the joint solution supplies the rest (ENOUGH)",
-        PLANNER,
-        lambda: _both(values(coupling, ENOUGH=1e300)(), values(relationships, ENOUGH=1e300)()),
-    ),
-    Mechanism(
         "coupled start",
         "weakly coupled tasks start with extra coupling that fades (FADES, MOST_ALIKE)",
         WEAK,
         lambda: mock.patch.object(relationships.MeanRegularised, "likeness", return_value=0.0),
-    ),
-    Mechanism(
-        "end of the coupled start", "tasks that differ start without it (APART)", WEAK, values(cloud, APART=1e300)
     ),
     Mechanism(
         "start at the best point",
@@ -201,75 +126,16 @@ MECHANISMS = [
         lambda: mock.patch.object(cloud.Cloud, "_choose_start", return_value=None),
     ),
     Mechanism(
-        "start nearer to the joint models",
-        "accept a start up to 5 % worse (NEARER)",
-        PLANNER,
-        values(cloud, NEARER=1.0),
-    ),
-    Mechanism(
-        "shorter candidate points",
-        "certificates try models scaled down (SHORTER)",
-        PLANNER,
-        points({}, cloud.SHARES, cloud.RETURNED),
-    ),
-    Mechanism(
-        "longer candidate points",
-        "certificates try models scaled by 0.75 to 2 (RETURNED)",
-        PLANNER,
-        points(cloud.SHORTER, cloud.SHARES, {}),
-    ),
-    Mechanism(
-        "mixed candidate points",
-        "certificates try mixtures of station and joint models (SHARES)",
-        PLANNER,
-        points(
-            {scale: tuple(x for x in row if x in (0.0, 1.0)) for scale, row in cloud.SHORTER.items()},
-            (0.0, 1.0),
-            {scale: tuple(x for x in row if x in (0.0, 1.0)) for scale, row in cloud.RETURNED.items()},
-        ),
-    ),
-    Mechanism(
         "fit of the progress model",
         "the planner fits its model to measured gains; without it, the prior",
         PLANNER,
         lambda: mock.patch.object(progress.Evidence, "fit", lambda self, rounds, prior: (self.rate, self.believed)),
     ),
     Mechanism(
-        "discount of the first iteration",
-        "a share of the first server iteration counts for nothing",
-        PLANNER,
-        values(policy, unknown=lambda s: 0.0),
-    ),
-    Mechanism(
-        "pass rate for small λ",
-        "the prior expects less of a pass for λ n_b < FIRM",
-        PLANNER,
-        values(progress, FIRM=1e-300),
-    ),
-    Mechanism("rare replanning", "the planner plans after 3, 15, 63 … rounds", PLANNER, replanning),
-    Mechanism(
-        "steps by value",
-        "stations of unequal size or price get unequal H",
-        ("weights", "stations", "ascent"),
-        values(policy, shapes=plain_shapes),
-    ),
-    Mechanism(
         "waiting for the cloud",
         "0.35 τ⁴ of the gap waits for the next server iteration",
         ("cloud", "speeds"),
         values(policy, waiting=lambda tau: 0.0),
-    ),
-    Mechanism(
-        "K per station",
-        "cheap or fast stations make more rounds per server iteration",
-        ("stations", "speeds"),
-        lambda: mock.patch.object(policy.StationRounds, "of", return_value=None),
-    ),
-    Mechanism(
-        "passes without merging",
-        "with a hinge and a single terminal a round takes several passes (PASSES_ALONE)",
-        ("hinge",),
-        lambda: mock.patch.object(Measured, "_passes", return_value=None),
     ),
     Mechanism("choice of λ2", "the run chooses λ2 on held-out rows", ("choice",), contextlib.nullcontext),
     Mechanism("extrapolated λ2", "a suggested change of λ2 is squared (LEAP)", ("choice",), values(weights, LEAP=1.0)),
@@ -307,47 +173,12 @@ MECHANISMS = [
     ),
 ]
 BY_NAME = {mechanism.name: mechanism for mechanism in MECHANISMS}
-KEPT_SO_FAR = {
-    "quasi-Newton rounds",
-    "curvature per task",
-    "start at the best point",
-    "choice of λ2",
-    "int8 for byte budgets",
-    "small intercept feature",
-    "no unit norm for few features",
-}
-POINTS = {"shorter candidate points", "longer candidate points", "mixed candidate points"}
-
-
-def all_deletions() -> Patch:
-    """Remove every mechanism that did not pass."""
-    gone = [m.removed() for m in MECHANISMS if m.name not in KEPT_SO_FAR | POINTS | {"sum of the deletions"}]
-    return _both(*gone, points({}, (0.0, 1.0), {})())
-
-
-MECHANISMS.append(
-    Mechanism(
-        "sum of the deletions",
-        "all mechanisms that go, together",
-        ("weights", "choice", "cloud", "stations", "bytes", "weak", "ascent", "speeds", "hinge"),
-        all_deletions,
-    )
-)
-BY_NAME["sum of the deletions"] = MECHANISMS[-1]
 
 
 def _all_factors(self: Any, coupled: bool) -> Iterator[tuple[float, float]]:
     for factor in weights.FACTORS if coupled else (1.0,):
         if factor != 1.0:
             yield 1.0, factor
-
-
-@contextlib.contextmanager
-def _both(*patches: Patch) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for patch in patches:
-            stack.enter_context(patch)
-        yield
 
 
 # --- cells -----------------------------------------------------------------------------------------------------------
@@ -541,8 +372,7 @@ def main() -> None:
     elif arguments.action == "run":
         run_all(arguments)
     else:
-        RESULTS.write_text("\n".join(tell(arguments.keep)) + "\n")
-        print(RESULTS.read_text())
+        print("\n".join(tell(arguments.keep)))
 
 
 def run_all(arguments: argparse.Namespace) -> None:
@@ -603,9 +433,8 @@ def benefits(rows: list[dict[str, Any]], mechanism: str, source: str, measure_na
 
 
 def tell(keep: Path) -> Iterator[str]:
-    """Yield the page of results."""
+    """Yield the table of benefits."""
     rows = [json.loads(line) for line in keep.read_text().splitlines()]
-    yield "# Ablation: the benefit of every mechanism\n"
     yield f"{len(rows):,} runs by `python -m benchmarks.ablation`. Its first lines define cells, measures and rule.\n"
     yield "Benefit of a mechanism (positive: better with it), mean and 95 % interval."
     yield "Points: 100 × balanced accuracy, AUC or R². Digits: decimal digits of suboptimality.\n"

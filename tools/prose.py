@@ -184,7 +184,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="record the counts of files that got better")
     options = parser.parse_args()
     if options.show:
-        for line, advice in sorted(measure(Path(options.show)).places):
+        for line, advice in sorted(measure(Path(options.show).resolve()).places):
             print(f"{options.show}:{line}: {advice}")
         return 0
     reports = {file.relative_to(ROOT).as_posix(): measure(file) for file in files(options.paths)}

@@ -201,13 +201,16 @@ def _joint(pairs: Any, curvature: float, coupling: Any) -> Any:
     return inverse
 
 
-def test_a_search_keeps_what_it_knows_where_only_a_gradient_was_guessed() -> None:
-    """Hardly regularised tasks whose rows change sides all the time: far ahead of ascent, and not stuck behind it."""
+@pytest.mark.parametrize("seed", [0, 1])
+def test_quasi_newton_rounds_are_far_ahead_of_dual_ascent_under_weak_weights(seed: int) -> None:
+    """Long runs of hardly regularised tasks: a better objective, and at most a fifth of the gap."""
     request = Request("synthetic", tasks=2, terminals=3)
-    weights = {"lambda1": 3e-6, "lambda2": 3e-6}
+    weights = {"lambda1": 1e-4, "lambda2": 1e-4}
     ended = {"cost": ("energy=0.1,10",), "budget": ("energy=4000",)}
     searched, ascended = (
-        RunConfig("rhfedmtl", request, Options(**weights, merge=merge), **ended).run(request.federation(0)).certificate
+        RunConfig("rhfedmtl", request, Options(**weights, merge=merge), **ended)
+        .run(request.federation(seed))
+        .certificate
         for merge in ("auto", "add")
     )
     assert searched.primal < ascended.primal

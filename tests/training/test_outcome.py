@@ -106,16 +106,15 @@ def test_the_gap_holds_the_true_distance_from_the_optimum(loss: str, weights: tu
     assert found.relative_gap < (0.2 if loss == "hinge" else 1e-2)
 
 
-def test_anchors_from_the_best_point_bring_more_than_those_from_what_stations_hold() -> None:
-    """With one terminal a task and H fixed, `auto` differs from `add` in nothing else: half the gap over seeds."""
-    ratios = []
+def test_a_start_at_the_best_point_brings_more_than_one_at_the_station_models() -> None:
+    """`auto` and `add` differ in nothing else if H is fixed and each task has a single terminal: half the gap."""
+    gaps: dict[str, list[float]] = {"auto": [], "add": []}
     for seed in range(8):
-        data, gaps = federation(sizes=[[12]] * 16, d=6, seed=seed), {}
-        for merge in ("auto", "add"):
-            method = DualMethod(SmoothedHinge(), MeanRegularised(1e-3, 1e-1), MERGES[merge]())
-            gaps[merge] = learn(data, method, 3000.0, Fixed(12, 1, 10)).certificate.relative_gap
-        ratios.append(gaps["auto"] / gaps["add"])
-    assert np.median(ratios) < 0.5
+        data = federation(sizes=[[12]] * 16, d=6, seed=seed)
+        for merge in gaps:
+            method = DualMethod(SmoothedHinge(), MeanRegularised(1e-3, 1.0), MERGES[merge]())
+            gaps[merge].append(learn(data, method, 3000.0, Fixed(12, 1, 10)).certificate.relative_gap)
+    assert np.mean(gaps["auto"]) < 0.5 * np.mean(gaps["add"])
 
 
 @pytest.mark.parametrize("seed", [0, 1])

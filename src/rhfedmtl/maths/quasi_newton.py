@@ -10,10 +10,9 @@ remembers one. B_b is that of BFGS by the pairs of task b, from h I, and a step 
 gradients at the cloud (a partially separable quasi-Newton method: Griewank and Toint 1982). Classes are columns with
 losses of their own, and have each a B_b too.
 
-A search looks at the gradient once for each step. Where the slopes at both ends of a step say that its least point is
-far from its end, it goes on from there, which terminals make of both ends, and for the gradient takes what lies
-between the two that it knows. The objective never rises: where a way leads up, the gradient is looked at where it
-began. `Backtracking` is L-BFGS as it is usual.
+A search asks for a single gradient per step. If the full step raises the objective, the search goes on from the best
+of the shorter steps that terminals evaluated, with a gradient interpolated between both ends. The objective never
+rises: if no step is better, the search asks for the gradient at the start of the step. `Backtracking` is usual L-BFGS.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Literal
 import numpy as np
 
 from rhfedmtl.maths.coupling import Models, Relationship, Vector
-from rhfedmtl.maths.mixtures import between, in_grains
+from rhfedmtl.maths.mixtures import between
 
 Solver = Literal["coordinate-ascent", "quasi-newton", "l-bfgs"]
 ASCENT: Solver = "coordinate-ascent"
@@ -39,10 +38,6 @@ JOINT_MEMORY = 64
 """As many of the joint problem: with 12 of them L-BFGS leaves HAR at energy 3,000 170 times as far away."""
 CG_STEPS, CG_LEFT = 15, 1e-2
 """Steps of conjugate gradients towards the next step, and what of the gradient they may leave."""
-FARTHEST = 2.0
-"""How much farther than its end a step may lead."""
-NEAR = (0.5, 2.0)
-"""A step whose least point is so near to its end ends there, where the gradient is known."""
 LEAST_BEND = 1e-12
 """Curvature along a step, beside the lengths of step and change, below which rounding may have made it."""
 ENOUGH_DECREASE = 1e-4
@@ -99,32 +94,22 @@ class QuasiNewton:
         self._go_on(trial, self.gradient, gradient, along)
 
     def _go_on(self, trial: Models, before: Models, after: Models, along: Vector) -> None:
-        """From the point of the step where its slope would be 0 if it rose evenly, where that is no worse for sure.
+        """Go on from the end of the step, or from its best point if the end is worse than its start.
 
-        Between two points that were looked at, a convex objective lies below its chord. A way along which nothing is
-        better comes from a gradient that was not looked at, or from a memory of such: both are made anew.
+        If no point is better, the gradient or the memory was inexact: both start again.
         """
-        best, step, self.direction = int(np.argmin(along)), trial - self.W, None
+        best, self.direction = int(np.argmin(along)), None
         if along[best] > self.value + ROUNDING * abs(self.value):
             self.gradient = None
             if self.looked:
                 self.steps, self.changes = [], []
             return
-        share = self._least(float(np.sum(before * step)), float(np.sum(after * step)))
-        order = np.argsort(STRETCHES)
-        known = np.array([0.0, *np.take(STRETCHES, order)]), np.array([self.value, *along[order]])
-        if float(np.interp(share, *known)) > self.value:
-            share = STRETCHES[best]
+        place = 0 if along[0] <= self.value else best
+        share = STRETCHES[place]
         self.W = between(1.0 - share, np.array([trial, self.W]))
-        self.value = float(np.interp(share, *known))
+        self.value = float(along[place])
         self.looked = share == 1.0
         self.gradient = after if self.looked else (1.0 - share) * before + share * after
-
-    @staticmethod
-    def _least(falls: float, rises: float) -> float:
-        """Share of a step at which its slope would be 0, by those at its start and at its end."""
-        share = min(max(falls / (falls - rises), STRETCHES[-1]), FARTHEST) if falls < rises else FARTHEST
-        return 1.0 if NEAR[0] < share < NEAR[1] else in_grains(share)
 
     def _remember(self, relationship: Relationship, step: Models, change: Models) -> None:
         """The pair of each task's losses, where these bend along the step."""

@@ -13,7 +13,7 @@ from rhfedmtl.display import facts_html
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.kernels.rounds import dual_sums
-from rhfedmtl.maths.mixtures import between, in_grains
+from rhfedmtl.maths.mixtures import between
 from rhfedmtl.maths.objective import Dual, KeptBack, Points, any_models
 from rhfedmtl.maths.quasi_newton import ASCENT, SEARCHES, STRETCHES, QuasiNewton, Solver
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
@@ -21,31 +21,16 @@ from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen
 from rhfedmtl.roles.words import bounded, in_words
 
-SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 1.0)
-"""How far from the models that the stations go on from to the joint ones to look for the best to return."""
-SHORTER = {
-    0.5: (0.0, 0.01, 0.05, 0.5, 1.0),
-    0.25: (0.0, 0.01, 0.05, 0.5, 1.0),
-    0.0625: (0.25, 0.5, 0.75, 1.0),
-    0.0078: (1.0,),
-    0.0039: (0.25, 0.5, 0.75, 1.0),
-}
-RETURNED = {0.75: (0.0, 1.0), 1.25: (0.0, 0.01), 1.5: (0.0, 0.25), 1.8: (1.0,), 2.0: (0.0, 0.25)}
-"""By what to scale some of these points: early models are too long under weak regularisation, and too short where
-terminals are cautious. The next server iteration may begin from the former; the latter are returned alone."""
-STARTS = np.array([(scale, share) for scale, shares in ({1.0: SHARES} | SHORTER).items() for share in shares])
-LOOKED_AT = np.array([*STARTS, *((scale, share) for scale, shares in RETURNED.items() for share in shares)])
-"""Scale and share of all points but zero; those that may be begun from come first."""
+SCALES = (1.0, 0.5, 0.25, 2.0)
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+GRID = np.array([(scale, share) for scale in SCALES for share in SHARES])
+"""A certificate evaluates scale · ((1 − share) · station models + share · joint models), and the zero model."""
 ROUNDING = 1e-9
 """How far, beside the objective, P may lie below D."""
 EXACT, ROUNDED = 1e-6, 0.1
 """What of the gap of a gradient may be missing beside its square: without rounding, and where updates are rounded."""
 FADES = 0.7
 """What a server iteration leaves of the pull with which tasks that are alike begin, beyond that of their problem."""
-APART = 1.5
-"""Tasks begin as they are where drawing them together makes the objective so many times that of what they hold."""
-NEARER = 1.05
-"""What stations begin from may have so many times the objective of the best point, to be nearer to the joint models."""
 ASTRAY = 10.0
 """Models whose objective is so many times that of the zero model make the cloud turn to the safe joint form."""
 
@@ -75,7 +60,7 @@ CLOUD: Table[CloudPhase] = frozen(
 
 def most_candidates() -> tuple[int, int]:
     """Models and points of a certificate, at most."""
-    return 2, len(LOOKED_AT) + 1
+    return 2, len(GRID) + 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -344,11 +329,11 @@ class Cloud(CloudStates):
                 held = self._next.held(self.V)
             if np.array_equal(joint, held):
                 models = self.channel.models(joint, known[-1])[None]
-                self._points = Points(models, np.array([[scale] for scale in (1.0, *SHORTER, *RETURNED, 0.0)]))
+                self._points = Points(models, np.array([[scale] for scale in (*SCALES, 0.0)]))
                 return self._points
             held = self.channel.models(held, known[0])
         models = np.stack([held, self.channel.models(joint, known[-1])])
-        scales, shares = LOOKED_AT.T
+        scales, shares = GRID.T
         combinations = np.stack([scales * (1.0 - shares), scales * shares], axis=1)
         self._points = Points(models, np.array([*combinations, (0.0, 0.0)]))
         return self._points
@@ -363,7 +348,6 @@ class Cloud(CloudStates):
         losses, duals = np.array([s.losses for s in complete]), np.array([s.dual for s in complete])
         points, number = self._points, max(number for number, _ in self._as_of)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
-        first = self._best is None
         self._keep_best(points, losses, primals, number)
         plain, kept = dual_sums(duals), self._kept_back(complete, points)
         scaled = objective.scaled_dual(duals, self._n, self.V, self.relationship, kept)
@@ -372,7 +356,7 @@ class Cloud(CloudStates):
         self._dual = objective.between(self._dual, scaled, self.relationship)
         self._steer(primals, plain, exactly=ROUNDED if kept else EXACT)
         if self.steers and self._newton is None:
-            self._choose_start(points, primals, first=first)
+            self._choose_start(points, primals)
         best = self._best
         assert best is not None
         return Certificate(
@@ -438,36 +422,21 @@ class Cloud(CloudStates):
         if self._best is None or primal < self._best.primal:
             self._best = _Best(primal, models, number, points.combinations[best])
 
-    def _choose_start(self, points: Points, primals: Vector, *, first: bool) -> None:
-        """Let the next anchors come from a point that was just found to be the best, or from what the stations hold.
+    def _choose_start(self, points: Points, primals: Vector) -> None:
+        """Start the next server iteration at the best point of this certificate if it is the best so far.
 
-        Where they can anchors let stations begin between the two models that terminals were asked about, so that no
-        order need carry it.
+        A point between the two models that terminals know needs no bytes in the orders.
         """
-        alone = len(points.models) == 1
-        starts = primals[: 1 + len(SHORTER) if alone else len(STARTS)]
-        along = starts[: 1 if alone else len(SHARES)]
-        best = int(np.argmin(starts)) if starts.min() < self._best_start else None
-        self._best_start = min(self._best_start, float(starts.min()))
-        if best is None or (first and not alone and _sets_apart(starts, float(primals[-1]))):
-            self._pull = 0.0
-        shorter = best is not None and best >= len(along)
-        if self._next is self.anchors or shorter or isinstance(self.relationship, Safe):
-            self._start, self._begin = None if best is None else points.at(best), None
-            return
-        share = 0.0 if best is None or alone else self._nearer(points.models, along, best)
-        self._start, self._begin = None, between(in_grains(share), points.models[[0, -1]])
-
-    def _nearer(self, models: Vector, along: Vector, best: int) -> float:
-        """Share of the joint models in what to begin from: alternation brings the best point nearer to them, its rest.
-
-        But not where the objective, which lies below its chords, would rise by much on the way.
-        """
-        apart = models[0] - models[-1]
-        left = self._path().anchors(apart, np.zeros_like(apart), self._n).center
-        kept = float(np.sum(left * apart)) / max(float(np.sum(apart * apart)), np.finfo(float).tiny)
-        way = np.linspace(SHARES[best], 1.0 - kept * (1.0 - SHARES[best]), 101)
-        return float(way[np.interp(way, SHARES, along) <= NEARER * along[best]].max())
+        alone, best = len(points.models) == 1, int(np.argmin(primals[:-1]))
+        improved = bool(primals[best] < self._best_start)
+        self._best_start = min(self._best_start, float(primals[best]))
+        if not improved:
+            best, self._pull = 0, 0.0
+        scale, share = (SCALES[best], 0.0) if alone else GRID[best]
+        if self._next is self.anchors or scale != 1.0 or isinstance(self.relationship, Safe):
+            self._start, self._begin = points.at(best) if improved else None, None
+        else:
+            self._start, self._begin = None, between(float(share), points.models[[0, -1]])
 
     def _steer(self, primals: Vector, plain: Vector, exactly: float) -> None:
         """Tell a quasi-Newton search what its trial came to; turn to the safe joint form where ascent goes astray.
@@ -517,9 +486,3 @@ class Cloud(CloudStates):
         self.changes += 1
         self.forget_bound()
         return True
-
-
-def _sets_apart(starts: Vector, zero: float) -> bool:
-    """Whether the second models are far worse than the first, each at its best scale, which for these may be 0."""
-    own, common = (float(starts[STARTS[:, 1] == share].min()) for share in (0.0, 1.0))
-    return common > APART * min(own, zero)

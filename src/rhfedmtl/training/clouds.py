@@ -13,21 +13,13 @@ from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Cloud
 
-EARLY, EARLY_TERMINALS = 0.5, 2.0
-"""The first anchors count half of a station's rows, and those of two terminals at most.
 
-They know nothing of other tasks, nor of what the other terminals will do, so models stay closer.
-"""
-
-
-def make_cloud(
-    method: Method, samples: npt.NDArray[np.int64], terminals: npt.NDArray[np.int64], shape: tuple[int, int]
-) -> Cloud | AveragingCloud:
-    """The cloud of a method, for stations with so many samples on so many terminals."""
+def make_cloud(method: Method, samples: npt.NDArray[np.int64], shape: tuple[int, int]) -> Cloud | AveragingCloud:
+    """The cloud of a method, for stations with so many samples."""
     n_tasks = len(samples)
     if isinstance(method, DualMethod):
-        early = np.minimum(EARLY, EARLY_TERMINALS / terminals) * samples.astype(np.float64)
-        return Cloud(method.relationship, n_tasks, shape, method.channel, samples=early, steers=method.adapts)
+        rows = samples.astype(np.float64)
+        return Cloud(method.relationship, n_tasks, shape, method.channel, samples=rows, steers=method.adapts)
     if isinstance(method, SgdMethod):
         return AveragingCloud(method.initial(*shape), n_tasks, method.server(), method.channel)
     raise ConfigError(f"no cloud knows what to do with {type(method).__name__}")

@@ -197,9 +197,8 @@ class Run:
             if site
             else how.entry(federation, method, seed=settings.seed, present=schedule.present, execution=how)
         )
-        terminals = np.maximum(np.diff(federation.task_offsets), 1)
         rows = np.diff(federation.terminal_offsets[federation.task_offsets])
-        self.cloud = make_cloud(method, rows, terminals, self.network.shape)
+        self.cloud = make_cloud(method, rows, self.network.shape)
         self._membership: Placement | None = None
         self._interrupted = False
         self._under_way: tuple[Plan, int] | None = None  # a server iteration, and how many BS iterations of it are done

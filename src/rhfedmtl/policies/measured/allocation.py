@@ -16,16 +16,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from rhfedmtl.policies.base import FloatArray, IntArray, Situation
-from rhfedmtl.policies.measured.progress import PASS_RATE, LocalProgress, ProgressModel
+from rhfedmtl.policies.measured.progress import LocalProgress, ProgressModel
 from rhfedmtl.resources.billing import CostLines, lines, longest_wait
 from rhfedmtl.resources.costs import Prices
 
 _SLACK = 1.0 + 1e-12
 _LEVELS = 33
-# Stations whose largest terminals differ by less are alike: to share out by size buys nothing that can be measured.
-_UNEQUAL = 2.0
 _MANY = 500  # pairs of M and K
-_STEP = ("terminal_step",)
 _WAITS = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
 
 
@@ -33,8 +30,7 @@ _WAITS = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
 class Grid:
     """Numbers of server iterations to try (M), in rising order, and of rounds in each (K).
 
-    Every round gets an equal part of ``room``, after what a server iteration costs by itself. Of the server iterations
-    a part is ``lost``: in the first, anchors of coupled tasks know nothing of each other.
+    Every round gets an equal part of ``room``, after the cost of the server iteration.
     """
 
     counts: Sequence[int]
@@ -43,7 +39,6 @@ class Grid:
     cloud: dict[str, float]
     least_steps: int
     most_steps: int
-    lost: float = 0.0
 
     @cached_property
     def pairs(self) -> tuple[FloatArray, FloatArray, dict[str, FloatArray]]:
@@ -57,11 +52,11 @@ class Grid:
 
 
 class BestLevel(NamedTuple):
-    """The best level of an allocation, with the M and the K (one, or K_b of every station) that go with it."""
+    """The best level of an allocation, with its M and K."""
 
     log_left: float
     cloud_rounds: int
-    station_rounds: int | IntArray
+    station_rounds: int
     level: float
     allocation: Allocation
 
@@ -101,7 +96,7 @@ class EqualSteps:
                 h = self._affordable(grid, M, K)
                 if h < grid.least_steps:
                     break
-                left = (M - grid.lost) * math.log(outlook.left(self._progress.progress(outlook.rate, h), K))
+                left = M * math.log(outlook.left(self._progress.progress(outlook.rate, h), K))
                 if left < best.log_left:
                     best = BestLevel(left, M, K, h, self)
         return best
@@ -120,7 +115,7 @@ class EqualSteps:
             return nothing
         levels, place = np.unique(H[paid], return_inverse=True)
         progress = np.array([self._progress.progress(outlook.rate, h) for h in levels.tolist()])[place]
-        left = (M[paid] - grid.lost) * np.log(outlook.left(progress, K[paid]))
+        left = M[paid] * np.log(outlook.left(progress, K[paid]))
         i = int(np.argmin(left))
         best = paid[i]
         return BestLevel(float(left[i]), int(M[best]), int(K[best]), int(H[best]), self)
@@ -236,7 +231,7 @@ class UnequalSteps:
             np.append(0.0, part) for part in (self.cells.levels, self.by_station(outlook.rate) @ self.cells.share)
         )
         index = np.where(levels[index] < grid.least_steps, 0, index)
-        left = (M - grid.lost) * outlook.log_left(phi[index], K)
+        left = M * outlook.log_left(phi[index], K)
         i = int(left.argmin())
         return BestLevel(float(left[i]), int(M[i]), int(K[i]), float(levels[index[i]]), self)
 
@@ -269,40 +264,14 @@ def by_rows(s: Situation, least: IntArray) -> UnequalSteps:
     return UnequalSteps(cells, raised(cells, np.repeat(cells.levels[:, None], len(cells.counts), axis=1), least))
 
 
-def shapes(s: Situation, least: int | IntArray = 1) -> list[UnequalSteps]:
-    """Ways other than alike that can differ from it: by what a step buys at each station, and by a deadline."""
+def by_deadline(s: Situation, least: int | IntArray = 1) -> list[UnequalSteps]:
+    """Return the allocation by a deadline if time is limited and terminals differ in speed, else nothing."""
     limited = [s.prices[name] for name in s.ledger.budget]
     in_time = any(prices.adds == "elapsed" and differ(prices, _WAITS) for prices in limited)
-    by_value = any(prices.adds == "sum" and differ(prices, _STEP) for prices in limited)
-    by_value = by_value or _UNEQUAL * s.largest.min() < s.largest.max()
-    if not (by_value or in_time) or not s.members.all():
+    if not in_time or not s.members.all():
         return []
     cells = StationCells(s)
-    found = [_by_value(s, cells.levels)] if by_value else []
-    found += [_by_deadline(s, cells.levels)[:, cells.order]] if in_time else []
-    return [UnequalSteps(cells, raised(cells, shape, least)) for shape in found]
-
-
-def _value_of_step(s: Situation) -> FloatArray:
-    """What a step of all terminals of a station buys, up to a common factor: N_b over what it costs there.
-
-    Types without a limit do not count; the others count by the share of their limit that a step takes.
-    """
-    spent = np.zeros(s.layout.n_tasks)
-    for name, limit in s.ledger.budget.items():
-        step = s.prices[name].terminal_step
-        if s.prices[name].adds == "sum" and limit > 0.0:
-            whole = np.bincount(s.home, step[s.here], len(spent)) if isinstance(step, np.ndarray) else s.members * step
-            spent += whole / limit
-    return np.where(spent > 0.0, np.maximum(s.members, 1) / np.where(spent > 0.0, spent, 1.0), 1.0)
-
-
-def _by_value(s: Situation, levels: FloatArray) -> FloatArray:
-    """H_b at which a step buys the same everywhere: b_b e^{−b_b H_b} value_b alike, with H = level on average."""
-    rates = PASS_RATE / np.maximum(s.largest, 1.0)
-    price = np.log(rates * _value_of_step(s))
-    multiplier = np.mean((rates * levels[:, None] - price) / rates, axis=1) / np.mean(1.0 / rates)
-    return np.asarray(np.round((price + multiplier[:, None]) / rates))
+    return [UnequalSteps(cells, raised(cells, _by_deadline(s, cells.levels)[:, cells.order], least))]
 
 
 def _by_deadline(s: Situation, levels: FloatArray) -> FloatArray:

@@ -3,7 +3,7 @@
 A BS iteration with H steps leaves the fraction 1 − ρ φ(H) of the dual suboptimality:
 
 * φ(H) = 1 − e^{−bH} is how much of its own problem a terminal solves in H steps, b = c/S for S rows. Terminals return
-  their gain curves, and c is fitted to them. In front of the first round c = 1.15, less where rows decide alone.
+  their gain curves, and c is fitted to them. Before the first round c = 1.15.
 * ρ is how much of all terminals' progress survives the merge. N_b updates for different rows, averaged, keep
   1 − (1 − 1/N_b)²; what the gains of successive rounds show pulls ρ away from that.
 * BS iterations at a fixed anchor cannot do all: however many there are, a share of 0.35 τ⁴ waits for the cloud, where τ
@@ -32,8 +32,6 @@ WAITS, WAITS_POWER = 0.35, 4
 _NEVER_NOTHING = 1e-290
 # Coupled tasks beyond which more of them make a server iteration no slower.
 MOST_PARTNERS = 3.0
-# Where nothing is merged and λ n_b is below FIRM, a pass solves less, by this power of it: from drawn federations.
-FIRM, SOFTER = 2.0, 0.3
 # Factors of the believed rate that are tried, and how much each is doubted.
 _FACTORS = [math.exp(x / 12.0) for x in range(-24, 25)]
 _DOUBT = [0.01 * math.log(factor) ** 2 for factor in _FACTORS]
@@ -112,7 +110,7 @@ class Evidence:
         # Rows of the terminal on which an average row lies.
         _, rows, counts = s.alike
         self.rows = float((rows * rows * counts).sum() / (rows * counts).sum()) if len(rows) else 1.0
-        self.rate, self.believed = pass_rate(s), keeping(s)
+        self.rate, self.believed = PASS_RATE, keeping(s)
         self._share = 1.0 / np.maximum(s.samples, 1.0)
 
     def fit(self, observed: Sequence[Observation], prior: float) -> tuple[float, float]:
@@ -166,22 +164,6 @@ class Evidence:
                     phi, later = (-math.expm1(-rate / self.rows * each.steps) for each in (one, other))
                     shown.append(min(max((1.0 - after / later * phi / before) / phi, self.believed / 10.0), 0.95))
         return (prior * self.believed + sum(shown)) / (prior + len(shown))
-
-
-def firmness(s: Situation) -> float:
-    """λ n_b, which decides beside rows of norm 1, of stations with one terminal; ∞ where merges decide more."""
-    return s.lam * float(np.mean(s.samples)) * (s.gamma or 1.0) if s.alone else math.inf
-
-
-def pass_rate(s: Situation) -> float:
-    """c as it is believed without any round."""
-    return float(PASS_RATE * min(1.0, firmness(s) / FIRM) ** SOFTER)
-
-
-def unknown(s: Situation) -> float:
-    """Share of the first server iteration that counts for nothing: of what ties tasks, as far as it decides."""
-    tied = s.coupling * (1.0 - 1.0 / s.layout.n_tasks)
-    return tied / (1.0 + 1.0 / max(firmness(s), 1e-300))
 
 
 def keeping(s: Situation, dropout: float = 0.0) -> float:
