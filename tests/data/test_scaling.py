@@ -17,6 +17,7 @@ from rhfedmtl.data.mapped import map_of, room_like
 from rhfedmtl.data.scaling import SCALES, Moments, Scaler, scalers, total
 from rhfedmtl.data.sums import station_moments
 from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.roles.round_zero import Spreads, together
 
 SINGLE = np.dtype(np.float32)
 
@@ -138,6 +139,45 @@ def test_constant_columns_stay_harmless_in_single_precision() -> None:
         left = scaler.transform(X)[:, 1:]
         assert (left == left[0]).all()
         assert np.abs(left).max() < 1e-3
+
+
+CONSTANTS = (0.19, 1e-9 / 3, -0.1, 1.0 + 2.0**-24, 1e4 / 3, 7777.7)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rows", [3, 600, 2_000, 60_000])
+@pytest.mark.parametrize("terminals", [1, 3, 500])
+def test_a_constant_column_is_seen_whatever_the_number_of_rows(dtype: type, rows: int, terminals: int) -> None:
+    """It keeps scale 1 and becomes exact zeros; merged, masked and float32 sums tell that it is constant, too."""
+    X = np.random.default_rng(rows).normal(3.0, 1e-3, size=(rows, 1 + len(CONSTANTS))).astype(dtype)
+    X[:, 1:] = CONSTANTS
+    offsets = np.sort(np.r_[0, np.random.default_rng(0).integers(0, rows + 1, terminals - 1), rows])
+    tasks = np.array([0, terminals // 2, terminals])
+    parts = [Moments.of(X[a:b]) for a, b in pairwise(offsets) if b > a]
+    for moments in (Moments.of(X), total(parts), total(station_moments(X, offsets, tasks))):
+        scaler = Scaler.from_moments(moments, "standard")
+        assert scaler.scale is not None
+        assert scaler.scale[0] == pytest.approx(X[:, 0].std(), rel=1e-3)
+        assert (scaler.scale[1:] == 1.0).all()
+        assert (scaler.transform(X)[:, 1:] == 0.0).all()
+    masked = Scaler.from_moments(together(Spreads.of_moments(parts)).moments, "standard")
+    single = scalers(station_moments(X, offsets, tasks, SINGLE), "standard", dtype=SINGLE)[0]
+    for scaler in (masked, single):
+        assert scaler.scale is not None
+        assert scaler.scale[0] != 1.0
+        assert (scaler.scale[1:] == 1.0).all()
+
+
+@pytest.mark.parametrize("rows", [100, 2_000, 100_000])
+def test_a_spread_below_the_rounding_of_the_sum_counts_as_constant(rows: int) -> None:
+    """Adding up n numbers may lose n/2 eps of their mean; a spread of four times that is still a spread."""
+    c = 0.19
+    lost = c * 0.5 * rows * np.finfo(np.float64).eps
+    sums = Moments(rows, np.array([c + lost, c]), rows * np.square([lost, 4.0 * lost]))
+    scaler = Scaler.from_moments(sums, "standard")
+    assert scaler.scale is not None
+    assert scaler.scale[0] == 1.0
+    assert scaler.scale[1] == pytest.approx(4.0 * lost)
 
 
 @pytest.mark.parametrize(("spread", "scale"), [(20.0, "20"), (0.0, "1")])

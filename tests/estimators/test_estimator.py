@@ -182,6 +182,24 @@ def test_unknown_tasks_get_the_mean_model_and_a_warning(small: Federation) -> No
     RHFedMTLClassifier().fit(X, y).predict(X)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", [RHFedMTLClassifier, RHFedMTLRegressor])
+def test_a_constant_column_has_no_say(kind: Any, weighted: bool, dtype: Any) -> None:
+    """Another value in a column that was constant in training changes no prediction."""
+    rng = np.random.default_rng(0)
+    constants = np.r_[np.full(6, 0.19), 1.7e9]
+    X = np.c_[rng.normal(size=(3_000, 3)), np.tile(constants, (3_000, 1))].astype(dtype)
+    y, task = X[:, 0] + 0.1 * rng.normal(size=3_000), np.arange(3_000) % 3
+    weight = rng.integers(0, 4, 3_000) if weighted else None
+    model = kind(lambda2=0.01, random_state=0)
+    model.fit(X, y if kind is RHFedMTLRegressor else y > 0.0, task=task, sample_weight=weight)
+    later = X.copy()
+    later[:, 3:] += np.r_[np.full(6, -0.03), 86_400.0].astype(dtype)
+    for name in ["predict", *(["decision_function"] if kind is RHFedMTLClassifier else [])]:
+        np.testing.assert_array_equal(getattr(model, name)(later, task=task), getattr(model, name)(X, task=task))
+
+
 def test_one_name_stands_for_the_task_of_all_rows(small: Federation) -> None:
     """In predict and its kin; fit wants a name for every row."""
     model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(small.X, small.y, task=small.row_task)

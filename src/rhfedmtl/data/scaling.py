@@ -45,9 +45,13 @@ class Moments:
 
     @classmethod
     def of(cls, X: FloatArray) -> Moments:
-        """Moments of the rows of one terminal, in two passes so that nothing cancels."""
+        """Moments of the rows of one terminal, in two passes so that nothing cancels; constants keep their value."""
         X = as_rows(X)
         mean = _add_rows(X, np.zeros(X.shape[1])) / max(len(X), 1)
+        if len(X):
+            first = np.asarray(X[0], dtype=np.float64)
+            blocks = (X[start : start + 1024] for start in range(0, len(X), 1024))
+            mean = np.where(np.all([(block == first).all(axis=0) for block in blocks], axis=0), first, mean)
         return cls(len(X), mean, _add_rows(X, mean, squared=True))
 
     def __add__(self, other: Moments) -> Moments:
@@ -105,8 +109,9 @@ class Scaler:
         if how == "standard-auto":
             how = "standard-rms" if len(moments.mean) <= FEW_FEATURES else "standard-unit"
         variance = moments.spread / moments.count
-        # A spread below the rounding of the mean is a constant feature.
-        constant = variance <= (10 * np.finfo(np.float64).eps * np.abs(moments.mean)) ** 2
+        # Adding up n equal numbers loses up to n eps of their mean (Chan, Golub and LeVeque 1983): a deviation below
+        # that is a constant feature.
+        constant = variance <= (moments.count * np.finfo(np.float64).eps * np.abs(moments.mean)) ** 2
         # Rows of norm 1 in the root mean square, so that weights and steps mean what they do for unit rows.
         length = np.sqrt(max(int(np.sum(~constant)), 1)) if how.endswith("rms") else 1.0
         return cls(moments.mean, np.where(constant, 1.0, length * np.sqrt(variance)), how.endswith("unit"))

@@ -22,15 +22,21 @@ SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32)
 
 @njit(cache=True, nogil=True)
 def _rows(X: Any, start: int, stop: int, mean: Any, spread: Any) -> None:
-    """Write Σx/n and Σ(x − mean)² of the rows ``start:stop``; two passes, so that nothing cancels."""
+    """Write Σx/n and Σ(x − mean)² of the rows ``start:stop``; two passes, so that nothing cancels.
+
+    The mean of a constant column is its value to the bit, so it becomes exact zeros and has no weight.
+    """
     mean[:] = 0.0
     spread[:] = 0.0
     for i in range(start, stop):
         for j in range(X.shape[1]):
             mean[j] += X[i, j]
+            if X[i, j] != X[start, j]:
+                spread[j] = 1.0
     if stop > start:
         for j in range(X.shape[1]):
-            mean[j] /= stop - start
+            mean[j] = mean[j] / (stop - start) if spread[j] > 0.0 else np.float64(X[start, j])
+            spread[j] = 0.0
     for i in range(start, stop):
         for j in range(X.shape[1]):
             deviation = X[i, j] - mean[j]
