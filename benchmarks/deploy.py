@@ -54,6 +54,7 @@ def build(
             Waits(start=300.0),
             observed=False,
             fsync=fsync,
+            owners_least_steps=1,
         ),
     )
 

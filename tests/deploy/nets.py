@@ -106,6 +106,7 @@ def build(folder: Path, federation: Federation, **more: Any) -> Path:
         "fsync": False,
         "cloud_signs": True,
         "row_seed": more["learning"].get("seed", 0),
+        "owners_least_steps": more["learning"]["least_steps"],
         "resources": Resources(cost=("energy=0.1,10",)),
         "waits": Waits(patience=20.0, start=60.0, answer=10.0, again=2.0),
         "limits": Limits(quarantine=0.5),

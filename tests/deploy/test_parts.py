@@ -25,8 +25,9 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.deploy.cloud.config import Learning, Resources, read_cloud
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful, MeasuredAccounting
+from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
-from rhfedmtl.deploy.cloud.remote_network import Overhead
+from rhfedmtl.deploy.cloud.remote_network import Overhead, Round
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.config import Waits, read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, signing_request
@@ -43,7 +44,7 @@ from rhfedmtl.policies.base import ONE_PASS, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import Placement, event_totals
-from rhfedmtl.resources.costs import fits
+from rhfedmtl.resources.costs import Cost, Prices, fits
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles import masking
 from rhfedmtl.roles import messages as said
@@ -534,6 +535,50 @@ def test_slow_terminals_get_fewer_steps() -> None:
     alike = Careful(Fixed(50), 1, 1.0, alike=True).plan(s)
     assert alike is not None
     assert alike.local_steps.tolist() == [10, 10, 10, 10]
+
+
+def slow_third(seconds: float) -> Situation:
+    """Terminals of 3, 20, 7 and 12 rows, of which the third takes so long for a step."""
+    prices = f"time=step:0.01/0.01/{seconds}/0.01,adds:elapsed"
+    layout = Placement(np.array([0, 0, 1, 1]), 2)
+    return Situation(SIZES, layout, Ledger([prices], "time=1000"), lam=0.1, gamma=1.0)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_straggler_that_cannot_do_a_pass_in_time_sits_out(masked: bool) -> None:
+    """Ask for a pass at least; under masks all terminals that work take as many whole passes, or steps."""
+    careful = Careful(Fixed(50), ONE_PASS, 1.0, alike=masked)
+    out, slow = careful.plan(slow_third(0.2)), careful.plan(slow_third(0.1))
+    assert out is not None
+    assert out.local_steps.tolist() == [50, 50, 0, 50]
+    assert slow is not None
+    assert slow.local_steps.tolist() == ([3, 20, 7, 12] if masked else [50, 50, 10, 50])
+
+
+def test_the_deadline_decides_if_no_terminal_could_by_the_prices() -> None:
+    """Allow for prices that are first guesses: a network of many rows would never begin."""
+    s = replace(slow_third(1.0), ledger=Ledger(["time=step:1,adds:elapsed"], "time=1000"))
+    plan = Careful(Fixed(50), ONE_PASS, 1.0).plan(s)
+    assert plan is not None
+    assert plan.local_steps.tolist() == [50, 50, 50, 50]
+
+
+def test_a_straggler_is_tried_again() -> None:
+    """Its price falls to the median while it has no order, and rises at once when it is slow again."""
+    prices = MeasuredPrices(Resources(measured=("time",)), Cost({"time": Prices(adds="elapsed")}))
+
+    def after(*efforts: tuple[int, float]) -> np.ndarray:
+        efforts_by_id = {t: wire.Effort(terminal=t, local_steps=1, answered=True, work_seconds=s) for t, s in efforts}
+        prices.learn(Round({}, efforts_by_id, frozenset()))
+        return np.asarray(prices.planning(3, 1.0, 1.0)["time"].terminal_step).copy()
+
+    prices.planning(3, 1.0, 1.0)
+    slow = after((0, 0.1), (1, 0.1), (2, 9.0))
+    later = [after((0, 0.1), (1, 0.1)) for _ in range(20)]
+    assert slow[2] > later[0][2] > later[5][2] > later[-1][2]
+    assert later[-1][2] < 1.2 * later[-1][0]
+    assert later[-1][0] == slow[0]
+    assert after((0, 0.1), (1, 0.1), (2, 9.0))[2] == slow[2]
 
 
 class Loop:

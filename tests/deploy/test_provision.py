@@ -38,6 +38,7 @@ from rhfedmtl.deploy.node.credentials import (
 )
 from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.node.state import UnwrittenError
+from rhfedmtl.deploy.terminal.site import SitePolicy
 from rhfedmtl.deploy.warm_up import warm_up
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.kernels import rounds, sdca
@@ -226,6 +227,46 @@ def test_settings_of_entries_reach_the_cloud(tmp_path: Path, words: list[str], o
     CliRunner().invoke(app, [*made, *words], catch_exceptions=False)
     assert option in (tmp_path / "net" / "cloud" / "cloud.toml").read_text()
     assert read_cloud(tmp_path / "net" / "cloud" / "cloud.toml")
+
+
+@pytest.mark.parametrize("more", [(), ("--masked",), ("--light",), ("--masked", "--light")])
+def test_a_pass_is_the_least_work_in_every_network(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """Masks do not lower the smallest H."""
+    words = ["network", "init", str(tmp_path / "net"), "--tasks", "1", "--terminals", "3", *more]
+    assert "least-steps" not in CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert read_cloud(tmp_path / "net" / "cloud" / "cloud.toml").learning.least_steps == 0
+    assert read_terminal(tmp_path / "net" / "terminal-0" / "terminal.toml").least_steps == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--masked",)])
+def test_less_than_a_pass_takes_two_and_says_what_it_allows(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """The operator's option writes no owner's line: every terminal declines until it is there."""
+    words = ["network", "init", str(tmp_path / "net"), "--tasks", "1", "--terminals", "3", "--least-steps", "2", *more]
+    output = " ".join(CliRunner().invoke(app, words, catch_exceptions=False).output.split())
+    assert "can reconstruct rows exactly" in output
+    assert "3 of 3 terminals decline" in output
+    config = read_cloud(tmp_path / "net" / "cloud" / "cloud.toml")
+    terminal = read_terminal(tmp_path / "net" / "terminal-0" / "terminal.toml")
+    assert (config.learning.least_steps, terminal.least_steps) == (2, 0)
+    job, channel = config.learning.job(), config.learning.channel
+    assert "only the owner may allow less" in SitePolicy(terminal).refuses_job(job, 50, channel)
+    assert not SitePolicy(replace(terminal, least_steps=2)).refuses_job(job, 50, channel)
+
+
+def test_steps_that_are_more_than_a_pass_take_no_second_line(tmp_path: Path) -> None:
+    """Nothing is allowed by them that was not before."""
+    words = ["network", "init", str(tmp_path / "net"), "--tasks", "1", "--terminals", "3", "--least-steps", "9999"]
+    facts = json.loads(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).output)
+    assert "allowed" not in facts
+
+
+def test_draws_with_replacement_are_no_pass(tmp_path: Path) -> None:
+    """Any number of them may leave rows out, so they need the owners' line too."""
+    words = ["network", "init", str(tmp_path / "net"), "--tasks", "1", "--terminals", "3", "--uniform"]
+    with pytest.raises(ConfigError, match="--uniform draws rows with replacement"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    facts = json.loads(CliRunner().invoke(app, [*words, "--least-steps", "999", "--json"]).output)
+    assert "3 of 3 terminals" in facts["allowed"]
 
 
 def test_a_wrong_name_changes_no_credentials(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.terminal.site import DAY_S, SitePolicy
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.roles.channel import FixedPoint
 from rhfedmtl.roles.messages import Verdict, WorkOrder
 
 ROUND = {"terminals": [0, 1], "local_steps": [5, 5], "deadline": NEVER_S}
@@ -49,6 +50,12 @@ def test_what_a_site_refuses(folder: Path) -> None:
         wire.Job(least_steps=1), 15, Channel()
     )
     assert not site(folder, least_steps=0).refuses_job(wire.Job(), 15, Channel())
+    masked = FixedPoint()
+    assert "only the owner may allow less" in site(folder, least_steps=0).refuses_job(
+        wire.Job(least_steps=1), 15, masked
+    )
+    assert "drawn with replacement" in site(folder, least_steps=0).refuses_job(wire.Job(), 15, masked, uniform=True)
+    assert not site(folder, least_steps=1).refuses_job(wire.Job(least_steps=1), 15, masked, uniform=True)
     some = site(folder, most_updates=2)
     for _ in range(2):
         assert not some.refuses(5, 15)

@@ -27,9 +27,11 @@ from rhfedmtl.cli.options import (
 from rhfedmtl.data.registry import parse_names
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.policies.base import ONE_PASS
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
+    from rhfedmtl.data.federation import Federation
     from rhfedmtl.deploy.cloud.config import Resources
 
 PLACE_PANEL = "Where nodes run"
@@ -64,15 +66,15 @@ def init(
     ] = 30.0,
     certify_every: CertifyEvery = AUTO,
     least_steps: Annotated[
-        int | None,
+        int,
         option(
             WORK_PANEL,
             "--least-steps",
-            "Smallest H: with H = 1 an update is a scaled data row; 0: one pass over each terminal's own rows. "
-            "[0; with --masked 1]",
+            "Smallest H; 0: a full pass over the rows of each terminal. With less, a station can reconstruct rows, "
+            "also under --masked: owners must allow it in terminal.toml. [0]",
             min=0,
         ),
-    ] = None,
+    ] = ONE_PASS,
     precision: Precision = "float64",
     test_rows: Annotated[
         str, option(METHOD_PANEL, "--test-rows", "Where test rows lie: station, terminal.")
@@ -112,7 +114,11 @@ def init(
             raise ConfigError("every task has a station of its own: give --tasks or --stations, not both")
         request = replace(request, tasks=stations)
     federation = request.federation(seed)
-    masked = options.channel == "masked"
+    if options.uniform and not least_steps:
+        raise ConfigError(
+            "--uniform draws rows with replacement, so no number of steps is sure to visit all of them, which the "
+            "smallest H of a network asks for: leave it out, or give --least-steps, which the owners must allow"
+        )
     prices = Cost.of(resources.cost)
     precise = options.in_precision(precision, bytes_bind="bytes" in resources.measured or prices.has_bytes(prices))
     learning = {
@@ -121,7 +127,7 @@ def init(
         "scale": scale or "",
         "seed": seed,
         "certify_every": every(certify_every),
-        "least_steps": int(masked) if least_steps is None else least_steps,
+        "least_steps": least_steps,
         "test_rows": test_rows,
         "privacy": privacy,
     }
@@ -142,10 +148,15 @@ def init(
         ),
     )
     facts = {"folder": str(folder), "stations": federation.n_tasks, "terminals": federation.n_terminals}
+    allowed = _warning_of_short_passes(federation, least_steps, options)
+    if allowed:
+        facts["allowed"] = allowed
     if as_json:
         print_json(facts)
     else:
         typer.echo(f"{folder}: 1 cloud, {federation.n_tasks} stations, {federation.n_terminals} terminals")
+        if allowed:
+            typer.echo(allowed)
         here = all(host in ("127.0.0.1", "localhost") for host in (cloud_host, *hosts))
         measured = resources.measured
         budget = f"--budget {measured[0]}=…" if measured and not cost else "--budget energy=1400"
@@ -153,6 +164,20 @@ def init(
         typer.echo(
             f"next: {start}" if here else f"next: carry each folder in {folder} to its machine; see docs/deploy.md"
         )
+
+
+def _warning_of_short_passes(federation: Federation, least_steps: int, options: Options) -> str:
+    """Return the warning for a smallest H below a full pass, with the line for owners; empty if H is larger."""
+    more_rows = int((federation.sizes > least_steps).sum())
+    if not least_steps or not (more_rows or options.uniform):
+        return ""
+    concerned = federation.n_terminals if options.uniform else more_rows
+    return (
+        f"--least-steps {least_steps} allows updates that leave out rows: from some hundred of them a station, curious "
+        "and no more, can reconstruct rows exactly, with --masked rows of whole groups; only noise (--privacy) gives "
+        f"a bound. {concerned} of {federation.n_terminals} terminals decline to take part until their owners "
+        f"write `least_steps = {least_steps}` above the first [table] of their terminal.toml."
+    )
 
 
 def _resources(

@@ -13,10 +13,10 @@ from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, Round
 from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
-from rhfedmtl.engines.network import Float64Array, Network
+from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Network
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.policies.base import Plan, Policy, Situation
+from rhfedmtl.policies.base import ONE_PASS, Plan, Policy, Situation
 from rhfedmtl.resources.billing import (
     CloudEvent,
     Event,
@@ -45,8 +45,9 @@ MOST_AMOUNTS = 1_000_000
 class Careful:
     """Another policy, within what terminals allow: at least ``least_steps``, and no more than time permits.
 
-    0 of them is one pass over each terminal's own rows. Where sums are masked all work ``alike``: as much as the
-    slowest can, or as the one with most rows must.
+    0 of them is a full pass over the rows of each terminal. A terminal that cannot do the least H by the ``deadline``
+    sits out the round (H = 0), unless no terminal could by these prices, which may be first guesses. Where sums are
+    masked all work ``alike``: as many steps, or, with a deadline and passes as the least, as many whole passes.
     """
 
     policy: Policy
@@ -59,14 +60,28 @@ class Careful:
         plan = self.policy.plan(situation)
         if plan is None:
             return None
-        steps = np.asarray(plan.local_steps)
+        rows = np.maximum(situation.sizes, 1)
+        smallest = np.broadcast_to(self.least_steps or rows, len(rows))
+        steps = np.maximum(plan.local_steps, smallest)
+        works = np.full(len(rows), True)
         if self.deadline is not None:
-            event = situation.round_event(1)
-            steps = np.minimum(steps, steps_by_deadline(situation.prices, event, {"time": self.deadline}))
-        steps = np.maximum(steps, self.least_steps or np.maximum(situation.sizes, 1))
-        if self.alike and np.ptp(steps) and np.ptp(steps / np.maximum(situation.sizes, 1)):
-            steps = np.full_like(steps, steps.max() if self.deadline is None else steps.min())
+            possible = steps_by_deadline(situation.prices, situation.round_event(1), {"time": self.deadline})
+            if (possible >= smallest)[situation.here].any():
+                works = possible >= smallest
+                steps = np.where(works, np.minimum(steps, possible), 0)
+        if self.alike and np.ptp(steps[works]) and np.ptp((steps / rows)[works]):
+            steps = self._alike(steps, rows, works)
         return plan if np.array_equal(steps, plan.local_steps) else replace(plan, local_steps=steps)
+
+    def _alike(self, steps: IntArray, rows: IntArray, works: BoolArray) -> IntArray:
+        """Return the same work for all who work; it is no less than the least H of any of them."""
+        if self.deadline is None:
+            same = np.full_like(steps, steps[works].max())
+        elif self.least_steps == ONE_PASS:
+            same = rows * (steps // rows)[works].min()
+        else:
+            same = np.full_like(steps, steps[works].min())
+        return np.where(works, same, 0)
 
 
 class Membership:

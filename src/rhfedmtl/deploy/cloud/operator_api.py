@@ -444,7 +444,6 @@ class OperatorApi:
             "columns": config.learning.feature_names,
             "classes": config.learning.classes,
             "features": config.learning.features,
-            "least_steps": config.learning.least_steps,
             "least_summed": method.channel.summed,
             **config.learning.terminal_bound,
             "message_bytes": jobs.message_limit(job, method, config.limits),

@@ -107,11 +107,22 @@ class MeasuredPrices:
             if effort.answered and effort.local_steps and t < len(self._speeds.step):
                 self._speeds.step[t] = _mix(self._speeds.step[t], effort.work_seconds / effort.local_steps)
                 self._speeds.link[t] = _mix(self._speeds.link[t], effort.wait_seconds - effort.work_seconds)
+        self._forget_slowness(seen)
         waits = _station_waits(seen)
         own = [a.seconds - waits.get(b, 0.0) for b, a in seen.answers.items() if a.WhichOneof("body") == "round"]
         self._speeds.station = _mix(self._speeds.station, max(own, default=self._speeds.station))
         each = [float(e.bytes_down + e.bytes_up) for e in seen.efforts.values()]
         self._speeds.terminal_bytes = _mix(self._speeds.terminal_bytes, max(each, default=0.0))
+
+    def _forget_slowness(self, last: Round) -> None:
+        """Move terminals without an order towards the median speed: a straggler gets another try later."""
+        worked = [t for t, e in last.efforts.items() if e.answered and e.local_steps and t < len(self._speeds.step)]
+        if not worked:
+            return
+        idle = np.setdiff1d(np.arange(len(self._speeds.step)), list(last.efforts))
+        for seconds in (self._speeds.step, self._speeds.link):
+            median = float(np.median(seconds[worked]))
+            seconds[idle] = np.minimum(seconds[idle], (1.0 - MEMORY) * seconds[idle] + MEMORY * median)
 
     def parts(self, seen: Round, n_terminals: int, n_tasks: int) -> dict[str, Parts]:
         """What each node used of each measured type in a round."""

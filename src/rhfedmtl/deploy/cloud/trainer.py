@@ -351,8 +351,8 @@ class Trainer:
         work = f"{least} steps" if least else "one pass over its own rows"
         raise BudgetError(
             f"{run.shortage} cannot pay one round in which every terminal takes {work}, which costs "
-            f"{amounts_text(price)}: {run.way_out(most)}, or make the network anew: --least-steps allows fewer "
-            "steps, and --masked hides updates in sums, of which one step tells no row"
+            f"{amounts_text(price)}: {run.way_out(most)}. Fewer steps than a pass, which let a station reconstruct "
+            "rows, take a new network with --least-steps and a line of every owner"
         )
 
     @staticmethod

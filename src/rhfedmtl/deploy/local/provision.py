@@ -60,7 +60,8 @@ class Blueprint:
 
     Where ``cloud_signs``, the cloud answers tokens with the authority's key; else it never has that key.
     ``light`` terminals run `rhfedmtl-terminal`, without a compiler and without windows for operators.
-    With a ``row_seed`` of 0 or more, terminals visit their rows as in a simulation with this seed: for comparisons.
+    With a ``row_seed`` of 0 or more, terminals visit their rows as in a simulation with this seed, and with an
+    ``owners_least_steps`` above 0 they have the line by which an owner allows less than a pass: for comparisons.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Blueprint:
     cloud_signs: bool = False
     fsync: bool | None = None
     row_seed: int = -1
+    owners_least_steps: int = 0
 
     def hosts(self) -> tuple[str, ...]:
         """Where the stations run; the last one named serves for the rest."""
@@ -204,7 +206,7 @@ class _Writer:
             self._stations[b],
             "data.npz",
             "test.npz" if tests else "",
-            self._learning.least_steps,
+            least_steps=self._plan.owners_least_steps,
             kernel=NUMPY if self._plan.light else AUTO,
             row_seed=self._plan.row_seed,
             least_summed=self._least_summed,

@@ -69,8 +69,8 @@ def read_token(source: str) -> str:
     return words[words.index("token") + 1] if "token" in words[:-1] else text.strip()
 
 
-RULES = ("columns", "least_steps", "least_summed", "epsilon", "delta")
-"""What a new terminal lets itself be asked for, and of which columns, as the network was made."""
+RULES = ("columns", "least_summed", "epsilon", "delta")
+"""Rules of a new terminal that follow from how the network was made; ``least_steps`` is for its owner to write."""
 
 
 def enrol(

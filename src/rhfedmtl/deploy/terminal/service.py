@@ -558,7 +558,8 @@ class TerminalService:
         return self._refuses_job(self._job) or self.site.refuses(steps, self.role.n_samples, price)
 
     def _refuses_job(self, job: wire.Job) -> str:
-        return self.site.refuses_job(job, self.role.n_samples, self.role.method.channel)
+        method = self.role.method
+        return self.site.refuses_job(job, self.role.n_samples, method.channel, uniform=method.uniform)
 
     def _decline(self, declined: wire.Declined) -> None:
         self._log("declined", "warning", round=declined.round or None, reason=declined.reason)

@@ -15,6 +15,7 @@ from rhfedmtl.maths.gaussian_privacy import mu_of
 
 DAY_S = 86_400
 STATE = "terminal.state"
+OWNERS_LINE = ": only the owner may allow less, by least_steps in terminal.toml"
 COUNTED = ("day", "steps_of_day", "releases", "privacy")
 """What of a terminal's state is held against the rules of its owner."""
 
@@ -41,15 +42,17 @@ class SitePolicy:
         self.used: dict[str, Any] = dict.fromkeys(COUNTED, 0)
         self._most = mu_of(config.epsilon, config.delta) ** 2 if config.epsilon else math.inf
 
-    def refuses_job(self, job: wire.Job, rows: int, channel: Channel) -> str:
-        """Why nothing of a job is done here; empty if it may be."""
+    def refuses_job(self, job: wire.Job, rows: int, channel: Channel, *, uniform: bool = False) -> str:
+        """Why nothing of a job is done here; empty if it may be. ``uniform`` draws may leave rows out at any H."""
         if channel.summed < self._config.least_summed:
             over = f"over {channel.summed} terminals" if channel.summed else "in the clear"
             return f"sums {over}, where sums over {self._config.least_summed} terminals, masked, are allowed"
         allowed, asked, least = self._config.algorithms, job.least_steps or rows, self._config.least_steps or rows
         if allowed and job.algorithm not in allowed:
             return f"{job.algorithm}, where {', '.join(allowed)} is allowed"
-        return f"H from {asked}, where H from {least} is allowed" if asked < least else ""
+        if uniform and not self._config.least_steps:
+            return f"rows drawn with replacement, where each of {rows} must be visited{OWNERS_LINE}"
+        return f"H from {asked}, where H from {least} is allowed{OWNERS_LINE}" if asked < least else ""
 
     def refuses(self, steps: int, rows: int, price: float = math.inf) -> str:
         """Why an order of so many steps, whose update tells so much, is not taken now; empty if it is."""
