@@ -58,6 +58,7 @@ def learn(job: Job) -> float:
     rows = max(1.0, request.settings["samples"] / 16)
     budget = f"energy={1e6 / 7500 * request.tasks * request.terminals * rows}"
     config = RunConfig(algorithm, request, options, budget=(budget,), privacy=privacy, seed=seed, scale="unit")
+    config = replace(config, noise_from_seed=bool(privacy))
     return mean(config.run(config.federation(), execution=ONE).metrics["accuracy"])
 
 

@@ -22,7 +22,7 @@ def replacing(path: Path, *, force: bool = False, mode: int = 0o666, alone: bool
     With ``force`` it then survives a crash of the machine too. Who is the only one to write this path says so by
     ``alone``: its drafts share a name, so that those of killed processes do not pile up.
     """
-    draft = path.with_name(f".{path.name}.draft" if alone else f".{path.name}.{os.getpid()}.draft")
+    draft = draft_of(path) if alone else path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "w+b") as file:
             yield file
@@ -36,6 +36,11 @@ def replacing(path: Path, *, force: bool = False, mode: int = 0o666, alone: bool
         raise
     if force:
         _sync_folder(path.parent)
+
+
+def draft_of(path: Path) -> Path:
+    """Return the path of the draft that replaces ``path``, if a single process writes there."""
+    return path.with_name(f".{path.name}.draft")
 
 
 def write_whole(path: Path, content: str | bytes, *, force: bool = False, mode: int = 0o666) -> None:

@@ -45,7 +45,7 @@ MANY = Request(
     data="synthetic", tasks=2, terminals=60, settings={"samples": 8, "features": 6, "test": 50, "unequal": 0.4}
 )
 BOUND = "epsilon=4,delta=1e-3"
-CONFIG = RunConfig(request=MANY, budget=("energy=1e5",), privacy=BOUND)
+CONFIG = RunConfig(request=MANY, budget=("energy=1e5",), privacy=BOUND, noise_from_seed=True)
 
 
 def run(config: RunConfig = CONFIG, engine: str = "inprocess") -> Result:

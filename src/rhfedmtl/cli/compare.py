@@ -144,15 +144,22 @@ def compare(
             paragraph(f"{how_many(len(more), 'more reason')}, all of them in --json and in the report", "not run: ")
         if not refusals and nothing:
             paragraph(f"no run has {found.study.metric} on test rows: name another metric, or hold rows back", "note: ")
-        if replaced:
-            paragraph(
-                "the tables of an earlier comparison with other settings were replaced; its runs are kept", "note: "
-            )
+        for note in _closing_notes(planned, replaced=replaced):
+            paragraph(note, "note: ")
         name = found.study.name
         typer.echo(f"saved in {out}: runs, {name}.csv, {name}-seeds.csv and {name}-differences.csv")
         typer.echo(f"next: rhfedmtl report {out}")
     if refusals and nothing:
         raise typer.Exit(2)
+
+
+def _closing_notes(planned: PlannedStudy, *, replaced: bool) -> Iterator[str]:
+    from rhfedmtl.training.privacy import SIMULATION
+
+    if replaced:
+        yield "the tables of an earlier comparison with other settings were replaced; its runs are kept"
+    if any(config.noise_from_seed for config in planned.configs.values()):
+        yield SIMULATION
 
 
 def _check_metric(metric: str, federation: Federation) -> None:

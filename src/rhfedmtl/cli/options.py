@@ -203,7 +203,8 @@ PrivacyText = Annotated[
     option(
         WORK_PANEL,
         "--privacy",
-        "Differential privacy of whole terminals, a budget like others: epsilon=1,delta=1e-6. [none]",
+        "Differential privacy of whole terminals, a budget like others: epsilon=1,delta=1e-6. A given seed makes it a "
+        "simulation. [none]",
         show_default=False,
         metavar="EPSILON,DELTA",
     ),

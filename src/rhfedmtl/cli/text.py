@@ -68,6 +68,8 @@ def certified(facts: Mapping[str, Any]) -> str:
 def private_facts(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What a bound on privacy came to, and what to know of it."""
     bound = f"at most epsilon {plan['epsilon']:g} at delta {plan['delta']:g} of any terminal"
+    if plan.get("simulation"):
+        bound = f"as if {bound}"
     noise = f"updates clipped to {plan['clip']:.3g}, noise {plan['noise']:.3g} on their sum"
     yield "privacy", f"{bound}: {plan['rounds']} rounds, {noise}"
     yield from (("note", note) for note in plan["notes"])

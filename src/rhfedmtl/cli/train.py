@@ -138,6 +138,7 @@ def train(
         seed=seed,
         privacy=privacy,
         free_evaluation=free_evaluation,
+        noise_from_seed=bool(privacy) and _given(context, "seed"),
     )
     prices, limits = config.resources()
     config = replace(config, options=options.in_precision(precision, bytes_bind=prices.has_bytes(limits)))
@@ -156,6 +157,12 @@ def train(
             run = session.take_up(start, how, checkpoint_every)
         result, known = _learn(run, loggers, watch)
     _show(run, result, known, as_json=as_json)
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    """Return True if the command line, the environment or a file of settings gives an option."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
 def _learn(run: Session, loggers: list[Logger], watch: Watcher) -> tuple[Result, Record]:

@@ -427,6 +427,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         return Settings(
             scale=self.scale or usual_scale(federation.kind, private=bool(self.privacy)),
             seed=seed,
+            noise_from_seed=self.random_state is not None,
             execution=Execution(threads=effective_n_jobs(self.n_jobs)),
             target_relative_gap=self.tol,
             max_rounds=whole("max_rounds", self.max_rounds),

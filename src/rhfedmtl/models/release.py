@@ -28,7 +28,7 @@ from rhfedmtl.maths.gaussian_privacy import epsilon_of
 from rhfedmtl.roles.channel import standard_normal
 from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.training.config import GOOD_ENOUGH
-from rhfedmtl.training.privacy import BOUNDED, Privacy
+from rhfedmtl.training.privacy import BOUNDED, SIMULATION, STATEMENT, Privacy
 
 Float64Array = npt.NDArray[np.float64]
 Learned = Any
@@ -42,13 +42,15 @@ def noised(
 ) -> tuple[Float64Array, dict[str, Any]]:
     """The models in noise, and a statement of what that hides; refused where nothing would be hidden.
 
-    ``address`` is for experiments: noise that is drawn again protects nobody.
+    ``address`` is for experiments: it repeats the noise, and the statement says that this gives no protection.
     """
     relationship, gap = _problem(models), _target(models)
     sensitivity = sensitivity_of(models, relationship, gap)
     noise = sensitivity / privacy.mu
     statement = {
-        "words": f"(epsilon, delta) = ({privacy.epsilon:g}, {privacy.delta:g}) for any one training row replaced",
+        "words": SIMULATION
+        if address
+        else f"(epsilon, delta) = ({privacy.epsilon:g}, {privacy.delta:g}) for any one training row replaced",
         "epsilon": privacy.epsilon,
         "delta": privacy.delta,
         "mu": privacy.mu,
@@ -141,9 +143,7 @@ def _obstacles(models: Learned, options: dict[str, Any]) -> dict[str, bool]:
         "their file does not say how they were learned: train them again with this version": "rows"
         not in known.get("data", {})
         or "relationship" not in options,
-        "a private run has told what it may, and its models may be given away as they are": isinstance(
-            certificate, NoisedCertificate
-        ),
+        **_of_private_run(models),
         "their loss has slopes without a bound: train with --loss smoothed-hinge, hinge or logistic": not isinstance(
             models.loss, BOUNDED
         ),
@@ -158,6 +158,21 @@ def _obstacles(models: Learned, options: dict[str, Any]) -> dict[str, bool]:
         ),
         "there is no certificate for every task: train with rhfedmtl, hfedmtl or local": certificate is None
         or len(certificate.station_primal) != len(models.models),
+    }
+
+
+def _of_private_run(models: Learned) -> dict[str, bool]:
+    """Obstacles to a release of the models of a private run: they need no release, or are not private."""
+    statement = models.provenance.get(STATEMENT)
+    if statement is None:
+        return {
+            "their file does not name the source of the noise of its private run, and earlier versions used the seed: "
+            "these models are not private, train again": isinstance(models.certificate, NoisedCertificate)
+        }
+    if not statement["private"]:
+        return {f"{SIMULATION}; train again without --seed (in Python with random_state=None)": True}
+    return {
+        f"a private run has told what it may, and its models may be given away as they are: {statement['words']}": True
     }
 
 

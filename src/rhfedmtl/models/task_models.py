@@ -27,7 +27,7 @@ from rhfedmtl.models import onnx as onnx_export
 from rhfedmtl.models.release import Releases, noised
 from rhfedmtl.plain import plain
 from rhfedmtl.roles.cloud import Certificate, NoisedCertificate
-from rhfedmtl.training.privacy import Privacy
+from rhfedmtl.training.privacy import STATEMENT, Privacy
 from rhfedmtl.training.run import Result, scores
 
 Array = npt.NDArray[Any]
@@ -101,10 +101,11 @@ class TaskModels:
         data = {
             "name": origin.name,
             "licence": origin.licence,
-            "fingerprint": federation.fingerprint(),
             "rows": np.diff(federation.terminal_offsets[federation.task_offsets]).tolist(),
             "weighted": federation.sample_weight is not None,
         }
+        if result.private is None or result.private.simulation:  # a fingerprint tells two sets of terminals apart
+            data["fingerprint"] = federation.fingerprint()
         return cls(
             result.models,
             tuple(result.scalers),
@@ -115,13 +116,13 @@ class TaskModels:
             federation.feature_names,
             result.certificate,
             ledger_totals(result),
-            {"rhfedmtl": VERSION, "data": data, "stopped": result.stopped, **(provenance or {})},
+            {"rhfedmtl": VERSION, "data": data, "stopped": result.stopped, **(provenance or {}), **_statement(result)},
             federation.preparation,
         )
 
     def updated(self, result: Result) -> TaskModels:
         """The same after the run went on."""
-        provenance = {**self.provenance, "stopped": result.stopped}
+        provenance = {**self.provenance, "stopped": result.stopped, **_statement(result)}
         return replace(
             self,
             models=result.models,
@@ -221,7 +222,7 @@ class TaskModels:
         """The models for others' eyes: noise hides every training row, and a statement takes the place of the rest.
 
         Certificate, bill and fingerprint tell of the rows and stay behind. Releases of the same models add up, as the
-        statement says. ``address`` draws the noise again, for experiments, which are not counted.
+        statement says. ``address`` repeats the noise, for experiments: they are not counted, and not private.
         """
         models, statement = noised(self, Privacy(epsilon, delta), address)
         statement = statement if address else self.releases.charge(statement)
@@ -375,6 +376,13 @@ class TaskModels:
         said = None if self.certificate is None else self.certificate.words
         facts = {"tasks": len(self.tasks), "features": self.n_features, "kind": self.kind, "certificate": said}
         return facts_html("Models by task", facts)
+
+
+def _statement(result: Result) -> dict[str, Any]:
+    """Statement on the privacy of a run; empty if the run was not private."""
+    if result.private is None:
+        return {}
+    return {STATEMENT: result.private.statement(interrupted=result.stopped == "interrupted")}
 
 
 def ledger_totals(result: Result) -> dict[str, Any]:

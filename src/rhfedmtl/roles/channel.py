@@ -18,10 +18,12 @@ Add a channel: write a frozen dataclass with ``send`` (or, for a rounding, ``rou
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import struct
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,10 +63,12 @@ class Clip(Channel):
 class Noised(Clip):
     """Clipped, and every number of the sum gets Gaussian noise of standard deviation ``noise``: (C/s)-private.
 
-    A private run makes it (`training.privacy`): noise without its account protects nobody.
+    A private run makes it (`training.privacy`): noise needs its account to protect a terminal. With a secret ``key``,
+    only the owner of the key can repeat the noise of a round.
     """
 
     noise: float = 1.0
+    key: bytes | None = field(default=None, repr=False, compare=False)
 
     tells_gains: ClassVar[bool] = False
     noised: ClassVar[bool] = True
@@ -81,7 +85,7 @@ class Noised(Clip):
 
     def received(self, total: FloatArray, address: tuple[int, ...] | None, answers: int) -> FloatArray:
         """With noise, from the operating system unless there is an address to draw it again."""
-        return np.asarray(total + self.noise * standard_normal(total.shape, address))
+        return np.asarray(total + self.noise * standard_normal(total.shape, address, self.key))
 
     def noise_variance(self, answers: npt.ArrayLike) -> FloatArray:
         """s²."""
@@ -225,6 +229,7 @@ class NoisedSums(MaskedSums):
 
     clip_norm: float = 1.0
     noise: float = 1.0
+    key: bytes | None = field(default=None, repr=False, compare=False)
 
     tells_gains: ClassVar[bool] = False
     noised: ClassVar[bool] = True
@@ -268,7 +273,7 @@ class NoisedSums(MaskedSums):
         if address is None:
             return total
         spread = math.sqrt(float(self.noise_variance(answers)))
-        return np.asarray(total + self.rounded(spread * standard_normal(total.shape, address)))
+        return np.asarray(total + self.rounded(spread * standard_normal(total.shape, address, self.key)))
 
     def noise_variance(self, answers: npt.ArrayLike) -> FloatArray:
         """s²m/T."""
@@ -289,6 +294,12 @@ def with_noise(channel: Channel, clip: float, noise: float) -> Noised | NoisedSu
     return Noised(clip, noise)
 
 
+def keyed(channel: Channel, key: bytes) -> Channel:
+    """Let a channel draw its noise from a secret key."""
+    assert isinstance(channel, Noised | NoisedSums)
+    return replace(channel, key=key)
+
+
 def kept_back(residual: FloatArray, models: FloatArray) -> FloatArray:
     """‖res_t‖ and, under each of the models (m, terminal, row, feature), ⟨res_t, w⟩: a row for each terminal."""
     flat = _flat(residual)
@@ -301,8 +312,15 @@ def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) 
     return np.asarray((1.0 - factor) * residual + factor * sent)
 
 
-def standard_normal(shape: tuple[int, ...], address: tuple[int, ...] | None) -> FloatArray:
-    """Standard normal numbers: those at an address, or such as nobody can draw again."""
+def standard_normal(shape: tuple[int, ...], address: tuple[int, ...] | None, key: bytes | None = None) -> FloatArray:
+    """Standard normal numbers: those at an address, or without an address fresh ones from the operating system.
+
+    An address starts with a seed. A secret ``key`` replaces the seed: only its owner can repeat the numbers.
+    """
+    if address is not None and key is not None:
+        place = struct.pack(f"<{len(address) - 1}q", *address[1:])
+        words = hashlib.shake_256(key + b"rhfedmtl noise" + place).digest(16 * math.prod(shape))
+        return normal_from(np.frombuffer(words, dtype="<u8").astype(np.uint64)).reshape(shape)
     if address is not None:
         return np.random.default_rng([_NOISE, *address]).standard_normal(shape)
     return normal_from(np.frombuffer(os.urandom(16 * math.prod(shape)), dtype=np.uint64)).reshape(shape)

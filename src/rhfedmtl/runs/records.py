@@ -65,6 +65,7 @@ class Configuration:
     seed: int
     privacy: str = ""
     free_evaluation: bool = False
+    noise_from_seed: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,8 +174,9 @@ class Record:
         for part, empty in ((table["configuration"], ""), (table["result"] or {}, None)):
             if part.get("privacy") == empty:
                 part.pop("privacy", None)
-        if not self.configuration.free_evaluation:
-            table["configuration"].pop("free_evaluation")
+        for name in ("free_evaluation", "noise_from_seed"):
+            if not getattr(self.configuration, name):
+                table["configuration"].pop(name)
         return table
 
 

@@ -116,7 +116,7 @@ class Session:
         records.save(self.folder, known, self.federation, result)
         progress.forget(self.folder)
         if result.stopped != "interrupted":
-            self.checkpoint.unlink(missing_ok=True)
+            checkpoint.discard(self.checkpoint)
         return known
 
     def record(self, result: Result | None) -> Record:
@@ -139,7 +139,7 @@ class Session:
     def _drop(self) -> None:
         """Remove a folder that holds nothing; what was there before a resume stays."""
         if self.start is None:
-            self.checkpoint.unlink(missing_ok=True)
+            checkpoint.discard(self.checkpoint)
             progress.forget(self.folder)
         with contextlib.suppress(OSError):
             self.folder.rmdir()

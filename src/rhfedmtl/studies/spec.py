@@ -242,7 +242,8 @@ def _entries(
             _put(here, where, value)
         for i, variant in enumerate(variants):
             first = _config(here, i, variant, at, lines)
-            runs = [replace(first, seed=seed) for seed in range(seeds)]
+            from_seed = bool(first.privacy)
+            runs = [replace(first, seed=seed, noise_from_seed=from_seed) for seed in range(seeds)]
             yield from ((Point(variant.name, at, config.seed, config.key), config) for config in runs)
 
 

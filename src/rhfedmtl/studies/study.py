@@ -535,7 +535,11 @@ def side_by_side(
         for budget in budgets
         for name, run in runs.items()
         for seed in range(seeds)
-        for config in [taking_part(replace(run, budget=(f"{resource}={budget:.15g}",), seed=seed))]
+        for config in [
+            taking_part(
+                replace(run, budget=(f"{resource}={budget:.15g}",), seed=seed, noise_from_seed=bool(run.privacy))
+            )
+        ]
     ]
     study = Study(
         name="compare",

@@ -2,7 +2,8 @@
 
 It is written beside its place, forced to disk, and moved into place. It ends with a SHA-256 of all the rest, so a file
 that is damaged or cut short is refused. Arrays lie in it as they are: large ones are never in memory as a whole.
-Randomness has an address, not a state, so there is none in it.
+Randomness has an address, not a state. The file therefore holds no random state, except the secret key that a private
+run draws its noise from. Only its owner can read the file, and a complete run removes it.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ import numpy as np
 
 from rhfedmtl.engines.network import Later
 from rhfedmtl.errors import ConfigError, DataError
-from rhfedmtl.files import replacing
+from rhfedmtl.files import PRIVATE, draft_of, replacing
 from rhfedmtl.training.packing import Array, Known, Packer, Unpacker
 
-FORMAT = 4
+FORMAT = 5
 SECONDS = 30.0
 """How often a run is put away unless told: at most so much work is done again after a crash."""
 SHARE = 0.05
 """Part of the time that checkpoints may take: those of long runs get rarer."""
 MAPPED = 1 << 24
+NOISE_KEY = "noise key"
+"""Name of the secret key among the notes; a private run draws its noise from it."""
 _MAGIC = b"rhfedmtl checkpoint\n"
 _LENGTH = struct.Struct("<Q")
 _ALIGN = 64
@@ -43,6 +46,10 @@ class Resumable(Protocol):
     @property
     def ledger(self) -> object:
         """Where charges go: not written, but made anew from what was charged."""
+
+    @property
+    def noise_key(self) -> bytes | None:
+        """Secret key of the noise, if the run is private."""
 
 
 class Keeper:
@@ -62,13 +69,14 @@ class Keeper:
     def keep(self, run: Resumable) -> None:
         """Write a checkpoint in the place of the one before."""
         started = time.monotonic()
-        write(self.path, self.notes, run.state(), {"ledger": run.ledger})
+        key = None if run.noise_key is None else run.noise_key.hex()
+        write(self.path, {**self.notes, NOISE_KEY: key}, run.state(), {"ledger": run.ledger})
         ended = time.monotonic()
         self._next = ended + max(self.seconds, (ended - started) / SHARE)
 
     def discard(self) -> None:
         """Remove the checkpoint of a run that is complete."""
-        self.path.unlink(missing_ok=True)
+        discard(self.path)
 
 
 class Checkpoint:
@@ -84,6 +92,12 @@ class Checkpoint:
         state: dict[str, Any] = self._unpacked("state", known)
         return state
 
+    @property
+    def noise_key(self) -> bytes | None:
+        """Secret key of the noise, if the run is private."""
+        key: str | None = self.notes.get(NOISE_KEY)
+        return None if key is None else bytes.fromhex(key)
+
     def _unpacked(self, part: str, known: Known) -> Any:
         try:
             return Unpacker(self._arrays, self._table["objects"], known).unpack(self._table[part])
@@ -98,7 +112,7 @@ def write(path: Path, notes: Mapping[str, Any], state: Mapping[str, Any], known:
     packer = Packer(known)
     table = {"format": FORMAT, "notes": packer.pack(notes), "state": packer.pack(state), "objects": packer.objects}
     try:
-        with replacing(path, force=True) as file:
+        with replacing(path, force=True, mode=PRIVATE, alone=True) as file:
             _fill(file, table, packer.arrays)
     except OSError as error:
         raise ConfigError(f"cannot write the checkpoint {path}: {error.strerror or error}") from error
@@ -115,6 +129,12 @@ def read(path: Path) -> Checkpoint:
     except (OSError, struct.error) as error:
         raise DataError(f"the checkpoint {path} cannot be read: {error}") from error
     return Checkpoint(path, table, arrays)
+
+
+def discard(path: Path) -> None:
+    """Remove a checkpoint, and the unfinished draft that a killed process may have left."""
+    path.unlink(missing_ok=True)
+    draft_of(path).unlink(missing_ok=True)
 
 
 def _fill(file: BinaryIO, table: Mapping[str, Any], arrays: list[Array | Later]) -> None:

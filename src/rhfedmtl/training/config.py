@@ -38,6 +38,10 @@ OPTIMUM = 1e-6
 """Relative gap at which a yardstick is solved; it knows no budget and no faults."""
 
 
+OMITTED = ("privacy", "free_evaluation", "noise_from_seed")
+"""Settings that the plain values of a run leave out if they are empty."""
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """Data, algorithm, prices, budget, faults and seed of one run.
@@ -45,7 +49,8 @@ class RunConfig:
     ``scale`` is that of `Settings`, by the kind of labels where it is None. ``target_gap`` 0 means none. ``tune``
     names the metric by which the algorithm's settings are chosen before the run ("auto": by the labels), if any.
     ``privacy`` is the bound on what is learned of a terminal, as in ``epsilon=1,delta=1e-6``. With
-    ``free_evaluation`` the messages of certificates and metrics are not on the bill.
+    ``free_evaluation`` the messages of certificates and metrics are not on the bill. A private run draws its noise from
+    the operating system. With ``noise_from_seed`` it draws the noise from the seed: a simulation, and not private.
     """
 
     algorithm: str = "rhfedmtl"
@@ -61,12 +66,13 @@ class RunConfig:
     seed: int = 0
     privacy: str = ""
     free_evaluation: bool = False
+    noise_from_seed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in plain values; prices and budgets as they are understood."""
         cost, budget = self.resources()
         known = {each.name: getattr(self, each.name) for each in fields(self)}
-        own = {name: value for name, value in known.items() if value or name not in ("privacy", "free_evaluation")}
+        own = {name: value for name, value in known.items() if value or name not in OMITTED}
         return {
             **own,
             "request": self.request.to_dict(),
@@ -108,9 +114,11 @@ class RunConfig:
             yield from ("--cost", text)
         for text in self.budget:
             yield from ("--budget", text)
-        for name in ("privacy", "faults", "scale", "target_gap", "seed"):
+        for name in ("privacy", "faults", "scale", "target_gap"):
             if value := getattr(self, name):
                 yield from flag(name, value)
+        if self.seed or self.noise_from_seed:
+            yield from flag("seed", self.seed)
         if self.certify_every != AUTO:
             yield from flag("certify_every", self.certify_every)
         if self.tune:
@@ -234,6 +242,7 @@ class RunConfig:
             certify_every=self.certify_every,
             free_evaluation=self.free_evaluation,
             seed=self.seed,
+            noise_from_seed=self.noise_from_seed,
             target_gap=self.target_gap,
             target_relative_gap=PRECISION if ended else GOOD_ENOUGH,
             max_rounds=MAX_ROUNDS if ended else OPEN_ROUNDS,

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.billing import Placement, event_totals, steps_affordable
 from rhfedmtl.resources.costs import Cost, Prices, times_affordable
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.channel import NoisedSums, with_noise
+from rhfedmtl.roles.channel import NoisedSums, standard_normal, with_noise
 from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.roles.messages import message_sizes
 
@@ -57,6 +57,14 @@ ASSUMED_FEATURES = 32
 MANY = 10**9
 """More terminals than any station has."""
 BOUNDED = (SmoothedHinge, Hinge, Logistic)
+SIMULATION = "simulation: the noise can be recomputed from the seed, so this model is not private"
+"""Statement on a private run that draws its noise from a seed: printed, and stored."""
+STATEMENT = "terminal_privacy"
+"""Name of the statement in the model file of a private run."""
+KEY_BYTES = 32
+"""Length of the secret key that a private run draws its noise from."""
+_CERTIFICATE = -1
+"""Replaces the station in the address of the noise on a certificate."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,8 @@ class Released:
     """What a private run has released by its end, and what its certificate rests on.
 
     ``V`` as the cloud has it, noise and all; ``noise`` is the variance Σ η² s² of the noise in each station's U, over
-    the rounds in which it was added. ``seed`` addresses what a simulation draws for the certificate alone.
+    the rounds in which it was added. ``seed`` is the address of the noise on the certificate of a simulation, unless
+    the channel has a secret key.
     """
 
     method: Method
@@ -128,8 +137,8 @@ class PrivatePlan:
     ``predicted_noise`` is b of the certificate: by so much, but for a chance of one in a million, the noise alone may
     keep the objective from its best. ``enough_terminals`` under each station would lose about a point of accuracy
     against learning without privacy, and ``buys`` says what those who are there lose, as a share of rows, at this and
-    other ε (`lost_share`). ``spent`` is what all rounds
-    and the certificate will have spent. ``notes`` say what was assumed.
+    other ε (`lost_share`). ``spent`` is the amount for all rounds and the certificate. ``notes`` list the assumptions.
+    ``simulation`` is True if the run draws its noise from its seed.
     """
 
     epsilon: float
@@ -148,6 +157,7 @@ class PrivatePlan:
     buys: list[dict[str, float]]
     shadow_price: dict[str, float]
     notes: list[str] = field(default_factory=list)
+    simulation: bool = False
 
     @property
     def privacy(self) -> Privacy:
@@ -163,6 +173,19 @@ class PrivatePlan:
         price = Prices(station_round=self.update_price, adds="elapsed")
         limits = {**ledger.budget, RESOURCE: self.privacy.mu**2}
         return Ledger(Cost({**ledger.cost.types, RESOURCE: price}), limits)
+
+    def simulated(self) -> PrivatePlan:
+        """Return the plan with the note that the run draws its noise from its seed."""
+        return replace(self, simulation=True, notes=[*self.notes, SIMULATION])
+
+    def statement(self, *, interrupted: bool = False) -> dict[str, Any]:
+        """Return the statement for the model file: words, and the bound on the privacy of a terminal."""
+        if self.simulation:
+            return {"words": SIMULATION, "private": False}
+        words = f"(epsilon, delta) = ({self.epsilon:g}, {self.delta:g}) for all rows of any one terminal"
+        if interrupted:
+            words += "; the checkpoint of this run still holds the key of the noise: keep it secret, or delete it"
+        return {"words": words, "private": True, "epsilon": self.epsilon, "delta": self.delta, "mu": self.privacy.mu}
 
     def applied(self, built: Algorithm, station_rounds: int = 1) -> Algorithm:
         """The algorithm through a channel that clips and adds noise, with the work of the plan."""
@@ -374,7 +397,7 @@ def certificate(plan: PrivatePlan, released: Released, network: Network) -> Nois
     radius = Scaler(unit=True).radius(models.shape[2], intercept=method.intercept)
     tau = np.array([largest_terms(method.loss, model, radius) for model in models])
     deviation = largest * tau / math.sqrt(plan.certificate_price)
-    told = _noised_terms(network, models, deviation, released.seed)
+    told = _noised_terms(network, models, deviation, released)
     n, members = told.n_samples, np.bincount(network.station[network.station >= 0], minlength=len(models))
     spread = deviation * np.sqrt(method.channel.noise_variance(members.astype(np.float64))) / plan.noise
     s = float(np.linalg.norm(spread / n)) / len(n)
@@ -389,7 +412,7 @@ def certificate(plan: PrivatePlan, released: Released, network: Network) -> Nois
 
 
 def _noised_terms(
-    network: Network, models: npt.NDArray[np.float64], deviation: npt.NDArray[np.float64], seed: int
+    network: Network, models: npt.NDArray[np.float64], deviation: npt.NDArray[np.float64], released: Released
 ) -> NoisedTerms:
     """Σ_i [L(z_i) + L*(−α_i) + α_i z_i] of every station, in noise: its own, or what a simulation draws for it."""
     if isinstance(network, TellsNoised):
@@ -399,5 +422,9 @@ def _noised_terms(
     n = np.array([float(max(told.n_samples, 1)) for told in sums])
     terms = np.array([told.losses[0] for told in sums]) - dual_sums(np.array([told.dual for told in sums]))
     terms = terms + np.einsum("bcd,bcd->b", models, network.station_shares())
-    normal = np.random.default_rng([seed, *b"certificate"]).standard_normal(len(n))
+    key = getattr(released.method.channel, "key", None)
+    if key is None:
+        normal = np.random.default_rng([released.seed, *b"certificate"]).standard_normal(len(n))
+    else:
+        normal = standard_normal((len(n),), (released.seed, sums[0].round, _CERTIFICATE), key)
     return NoisedTerms(sums[0].round, terms + deviation * normal, n)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,7 @@ from rhfedmtl.resources.billing import (
 )
 from rhfedmtl.resources.costs import BudgetLike, amounts_text
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.channel import keyed
 from rhfedmtl.roles.cloud import Certificate, Cloud
 from rhfedmtl.roles.messages import round_zero_bytes
 from rhfedmtl.training.accounting import Accounting, DeclaredAccounting
@@ -59,7 +61,7 @@ from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.clouds import make_cloud, regularisation, solvers
 from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.packing import Loose
-from rhfedmtl.training.privacy import RESOURCE, PrivatePlan
+from rhfedmtl.training.privacy import KEY_BYTES, RESOURCE, PrivatePlan
 from rhfedmtl.training.result import BROKEN, Metrics, Moment, Progress, Result, Watcher, mean
 from rhfedmtl.training.site import Environment, Evaluation, LocalEvaluation, Site
 
@@ -96,7 +98,8 @@ class Settings:
     certificate on the way that cannot be paid is left out. ``free_evaluation`` declares all of this free. A run ends
     early once the
     gap is at most ``target_gap``, or at most ``target_relative_gap`` of the objective (0: no such target), once a
-    certificate is broken, and in any case after ``max_rounds`` BS iterations.
+    certificate is broken, and in any case after ``max_rounds`` BS iterations. A private run draws its noise from the
+    operating system; with ``noise_from_seed`` it draws the noise from ``seed`` and is a simulation.
     """
 
     scale: str = "standard-unit"
@@ -104,6 +107,7 @@ class Settings:
     certify_every: int | str = AUTO
     free_evaluation: bool = False
     seed: int = 0
+    noise_from_seed: bool = False
     target_gap: float = 0.0
     target_relative_gap: float = 0.0
     max_rounds: int = 100_000
@@ -152,7 +156,10 @@ def train(
     that the method's channel and the ledger were made by (`training.privacy`): one certificate, at the end, is hidden
     in noise.
     """
-    run = Run(federation, method, settings or Settings(), ledger or Ledger({}), faults, judged, private=private)
+    key = None if start is None else start.noise_key
+    run = Run(
+        federation, method, settings or Settings(), ledger or Ledger({}), faults, judged, private=private, noise_key=key
+    )
     try:
         if start is not None:
             run.resume(start)
@@ -166,7 +173,8 @@ def train(
 class Run:
     """The running state of `train`, simulated unless a ``site`` says where it takes place.
 
-    In a simulation what time a station has left of a BS iteration goes to its next.
+    In a simulation what time a station has left of a BS iteration goes to its next. A private run
+    draws its noise from ``noise_key``, the secret key of its checkpoint; a new run makes its own.
     """
 
     def __init__(
@@ -180,10 +188,18 @@ class Run:
         *,
         site: Site | None = None,
         private: PrivatePlan | None = None,
+        noise_key: bytes | None = None,
     ) -> None:
         faults, judged = faults or Faults(), judged or federation
         self._started = time.perf_counter()
         self.settings = settings if private is None else replace(settings, certify_every=NEVER)
+        self.noise_key: bytes | None = None
+        if private is not None and site is None:
+            if settings.noise_from_seed:
+                private = private.simulated()
+            else:
+                self.noise_key = noise_key or secrets.token_bytes(KEY_BYTES)
+                method = method.hidden(keyed(method.channel, self.noise_key))
         self.method = method
         self.private = private
         schedule = FaultSchedule(faults, federation, method.channel.summed)

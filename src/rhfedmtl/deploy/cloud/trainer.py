@@ -39,7 +39,7 @@ from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.roles.messages import Noising
 from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint
-from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, planned
+from rhfedmtl.training.privacy import RESOURCE, STATEMENT, Privacy, PrivatePlan, planned
 from rhfedmtl.training.run import Progress, Result, Run, mean
 
 BILL_S = 2.0
@@ -458,6 +458,7 @@ class Trainer:
                 "algorithm": learning.algorithm,
                 "seed": learning.seed,
                 "options": json.loads(learning.job().options),
+                **({} if result.private is None else {STATEMENT: result.private.statement()}),
             },
         )
 
