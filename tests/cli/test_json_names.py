@@ -37,4 +37,4 @@ def test_every_name_that_json_prints_is_in_the_documentation(tmp_path: Path, mon
     found["compare"] |= found["compare"]["cells"][0] | found["compare"]["overall"][0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE))
     for command, facts in found.items():
-        assert facts.keys() - set(re.findall(r"`([a-z_]+)`", rows[command])) == set(), command
+        assert facts.keys() - set(re.findall(r"`([a-z_0-9]+)`", rows[command])) == set(), command

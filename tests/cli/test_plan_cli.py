@@ -223,3 +223,22 @@ def test_rounds_that_grow_over_the_run_are_told() -> None:
     told = CliRunner().invoke(app, ["plan", *sizes, *prices, "--budget", "time=1.2"]).output
     assert "1 at first, more later (rounds of a station" in told
     assert "5 server iterations; 7 rounds in all" in told
+
+
+def test_a_plan_states_its_weights(tmp_path: Path) -> None:
+    """A plan has a line with λ1 and λ2: from the defaults, from the command line, or from the file of a pilot."""
+    small, pilot = ["plan", "--budget", "energy=1400"], str(tmp_path / "kept.pilot")
+    data = ["--data", "synthetic", "--tasks", "2", "--pilot", pilot]
+    for words, weights in (
+        (small, "lambda1 0.001, lambda2 0.01"),
+        ([*small, "--lambda2", "0.5"], "lambda1 0.001, lambda2 0.5"),
+        ([*small, *data, "--lambda2", "0.2"], "lambda1 0.001, lambda2 0.2"),
+        ([*small, "--pilot", pilot], "lambda1 0.001, lambda2 0.2"),
+        ([*small, "--relationship", "none"], "lambda1 0.001"),
+    ):
+        printed = CliRunner().invoke(app, words)
+        assert f"weights      {weights}\n" in printed.output, printed.output
+    target = [*small[:1], *data[:4], "--target", "accuracy=0.6", "--points", "2", "--seeds", "2", "--lambda2", "0.3"]
+    facts = json.loads(CliRunner().invoke(app, [*target, "--json"]).output)
+    assert {value for point in facts["curve"] for value in point["lambda2"]} == {0.3}
+    assert "lambda2 of the runs: 0.3" in facts["notes"]

@@ -30,6 +30,7 @@ from rhfedmtl.errors import BudgetError, ConfigError, DataError
 from rhfedmtl.estimators.base import UnknownTaskWarning
 from rhfedmtl.estimators.rows import GivenRows, gather
 from rhfedmtl.maths.losses import Logistic, SmoothedHinge, Squared
+from rhfedmtl.selection.weights import SelectionRecord
 
 
 def rows_of(federation: Federation) -> tuple[Any, Any, Any, Any]:
@@ -420,23 +421,45 @@ def test_the_coupling_can_be_chosen_on_training_rows(small: Federation) -> None:
     X, y, task, terminal = rows_of(small)
     model = RHFedMTLClassifier(lambda2="auto", random_state=0).fit(X, y, task=task, terminal=terminal)
     choice = model.regularisation_
-    assert {trial.lambda1 for trial in choice.trials} == {1e-3}
-    assert choice.best.score == min(trial.score for trial in choice.trials)
-    assert model.relationship_.lambda2 == choice.lambda2
-    assert RHFedMTLClassifier(random_state=0).fit(X, y, task=task, terminal=terminal).models_.provenance["chosen"] == {
-        "lambda1": choice.lambda1,
-        "lambda2": choice.lambda2,
-    }, "without a budget it is chosen unless it is given"
+    assert {trial.lambda1 for trial in choice.tried} == {1e-3}
+    assert model.relationship_.lambda2 == choice.chosen["lambda2"] in {trial.lambda2 for trial in choice.tried}
+    left_open = RHFedMTLClassifier(random_state=0).fit(X, y, task=task, terminal=terminal)
+    assert left_open.models_.provenance["chosen"] == choice.chosen, "without a budget it is chosen unless it is given"
     kept = RHFedMTLClassifier("energy=200").fit(X, y, task=task, terminal=terminal).regularisation_
     assert (kept.chosen, kept.tried) == ({"lambda2": 0.01}, [])
     assert "fewer than 100 rows can be held out" in kept.text()
     both = RHFedMTLClassifier(lambda1="auto", lambda2="auto", random_state=0).fit(X, y, task=task, terminal=terminal)
-    assert len({trial.lambda1 for trial in both.regularisation_.trials}) > 3
-    assert RHFedMTLClassifier(random_state=0).fit(X, y).regularisation_ is None
+    assert len({trial.lambda1 for trial in both.regularisation_.tried}) > 3
+    assert (both.lambda1_, both.lambda2_) == tuple(both.regularisation_.chosen.values())
     with pytest.raises(ConfigError, match="needs lambda2='auto'"):
         RHFedMTLClassifier(lambda1="auto").fit(X, y)
     with pytest.raises(ConfigError, match="has no lambda2 to choose"):
         RHFedMTLClassifier(algorithm="fedavg", lambda2="auto").fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "lambda2"),
+    [
+        ({}, "chosen"),
+        ({"lambda2": 0.07}, 0.07),
+        ({"budget": "energy=200"}, 0.01),
+        ({"budget": "energy=200", "lambda2": "auto"}, 0.01),
+        ({"relationship": "none"}, None),
+        ({"algorithm": "fedavg", "budget": "energy=200"}, None),
+        ({"algorithm": "fedu", "budget": "energy=200", "lambda2": 0.05}, 0.05),
+    ],
+)
+def test_a_fit_states_its_weights_in_one_form(small: Federation, parameters: dict[str, Any], lambda2: Any) -> None:
+    """``lambda2_`` is the λ2 of the fit, and ``regularisation_`` is always a `SelectionRecord`."""
+    X, y, task, terminal = rows_of(small)
+    model = RHFedMTLClassifier(**parameters, random_state=0).fit(X, y, task=task, terminal=terminal)
+    assert type(model.regularisation_) is SelectionRecord
+    assert model.lambda1_ == 1e-3
+    if lambda2 == "chosen":
+        assert model.lambda2_ == model.regularisation_.chosen["lambda2"]
+    else:
+        assert model.lambda2_ == lambda2
+        assert model.regularisation_.tried == []
 
 
 def test_under_a_budget_the_choice_of_weights_is_part_of_the_bill() -> None:
@@ -451,6 +474,11 @@ def test_under_a_budget_the_choice_of_weights_is_part_of_the_bill() -> None:
     assert (model.relationship_.lambda1, model.relationship_.lambda2) == tuple(record.chosen.values())
 
 
+def best_loss(record: SelectionRecord) -> float:
+    """The lowest loss on held-out rows."""
+    return min(trial.loss for trial in record.tried)
+
+
 @pytest.mark.slow
 def test_groups_are_held_out_together_when_the_coupling_is_chosen() -> None:
     """Random folds see too much of windows that overlap: with groups, tasks are coupled more strongly."""
@@ -462,8 +490,8 @@ def test_groups_are_held_out_together_when_the_coupling_is_chosen() -> None:
     model = RHFedMTLClassifier(lambda2="auto", random_state=0, tol=1e-2)
     blind = model.fit(X, y, task=task, terminal=terminal).regularisation_
     grouped = model.fit(X, y, task=task, terminal=terminal, groups=federation.group).regularisation_
-    assert grouped.lambda2 > blind.lambda2
-    assert grouped.best.score > blind.best.score, "a loss on recordings that were not seen is larger"
+    assert grouped.chosen["lambda2"] > blind.chosen["lambda2"]
+    assert best_loss(grouped) > best_loss(blind), "a loss on recordings that were not seen is larger"
     tX, ty, ttask = held_out(federation)
     assert model.score(tX, ty, task=ttask) > 0.6
 

@@ -92,12 +92,46 @@ def test_tasks_that_are_one_are_coupled_and_tasks_that_differ_are_not(apart: flo
         assert found.chosen["lambda2"] >= LAMBDA2
 
 
-def test_a_run_of_a_sweep_is_repeated_with_the_weight_that_it_took() -> None:
-    """By itself the same command would choose; methods without λ2 are not told one."""
+def test_a_run_of_a_sweep_is_repeated_by_its_command() -> None:
+    """The command chooses λ2 again where the run chose it, and has the number where the run did not."""
     asked = RunConfig("rhfedmtl", REQUEST, budget=("energy=20000",))
-    assert "--lambda2 0.01" in execute(asked).command
+    record = execute(asked)
+    assert record.selection is not None
+    assert record.weights["lambda2"] == record.selection.chosen["lambda2"]
+    assert "--lambda2" not in record.command
     assert "--lambda2" not in execute(replace(asked, algorithm="fedavg", budget=("energy=500",))).command
+    assert "--lambda2 0.01" in execute(replace(asked, algorithm="fedu", budget=("energy=500",))).command
     assert "--lambda2 auto" in execute(replace(asked, options=Options.of(lambda2="auto"))).command
+
+
+@pytest.mark.parametrize("algorithm", ["rhfedmtl", "hfedmtl", "mocha", "lbfgs", "fedu", "giant", "fedavg", "local"])
+def test_compare_trains_what_train_trains(algorithm: str, tmp_path: Path) -> None:
+    """The same options give the same λ2, and every metric to the last digit."""
+    same = ["--tasks", "20", "--terminals", "5", "--set", "relatedness=1", "--json", "--out", str(tmp_path)]
+    words = ["compare", "--algorithms", algorithm, "--budgets", "12000", "--seeds", "1", "--workers", "1"]
+    printed = CliRunner().invoke(app, [*words, "--metric", "accuracy", *same])
+    (cell,) = json.loads(printed.output)["cells"]
+    trained = CliRunner().invoke(app, ["train", "--algorithm", algorithm, "--budget", "energy=12000", *same])
+    facts = json.loads(trained.output)
+    assert cell["mean"] == facts["accuracy"]
+    assert cell["rounds"] == facts["rounds"]
+    weights = facts["weights"]
+    assert cell["lambda2"] == ([weights["lambda2"]] if "lambda2" in weights else [])
+    if algorithm in ("rhfedmtl", "hfedmtl", "lbfgs"):
+        assert weights["lambda2"] == facts["selection"]["chosen"]["lambda2"] != LAMBDA2
+    assert ("lambda2" in weights) is (algorithm not in ("fedavg", "local"))
+
+
+def test_compare_says_which_lambda2_each_method_used(tmp_path: Path) -> None:
+    """A line has the λ2 of every method; a note names the methods that cannot choose."""
+    words = ["compare", "--tasks", "20", "--terminals", "5", "--set", "relatedness=1", "--budgets", "12000"]
+    words += ["--algorithms", "hfedmtl,fedu,fedavg", "--seeds", "1", "--workers", "1", "--out", str(tmp_path)]
+    text = " ".join(CliRunner().invoke(app, words).output.split())
+    assert "lambda2: hfedmtl 1; fedu 0.01" in text
+    assert "fedu chooses no lambda2" in text
+    numbers = " ".join(CliRunner().invoke(app, [*words, "--lambda2", "0.5"]).output.split())
+    assert "lambda2: hfedmtl 0.5; fedu 0.5" in numbers
+    assert "chooses no lambda2" not in numbers
 
 
 def test_a_plan_is_of_the_run_that_chooses() -> None:
@@ -113,6 +147,7 @@ def test_a_plan_is_of_the_run_that_chooses() -> None:
         assert chosen.selection is not None
         assert chosen.selection.tried
         assert chosen.selection.text() in found.notes[-1]
+        assert found.weights["lambda2"] == chosen.selection.chosen["lambda2"]
         gap = chosen.config.run(federation, before=chosen.before).certificate.gap
         assert found.predicted_gap is not None
         assert found.predicted_gap.low <= gap <= found.predicted_gap.high
@@ -156,15 +191,15 @@ def test_a_run_that_is_too_short_or_small_keeps_its_weights(budget: float, given
     assert chosen.selection is not None
     assert why in chosen.selection.text()
     assert chosen.selection.tried == []
-    assert plain.selection is None
+    assert plain.selection == chosen.selection
+    assert plain.weights["lambda2"] == LAMBDA2
     assert chosen.by_task == plain.by_task
 
 
-def test_an_engine_that_keeps_no_state_and_a_sweep_take_the_usual_weight() -> None:
-    """Runs of a sweep are compared for one problem."""
+def test_an_engine_that_keeps_no_state_takes_the_usual_weight() -> None:
+    """Its first rounds cannot be carried on."""
     asked = RunConfig("rhfedmtl", REQUEST, budget=("energy=20000",))
     assert settled(asked, REQUEST.federation(0), how=Execution("linked")).config == asked
-    assert execute(asked).selection is None
 
 
 def test_a_run_whose_weights_were_chosen_can_be_interrupted(tmp_path: Path) -> None:

@@ -27,6 +27,11 @@ class DualMethod(Method):
 
     has_duals = True
 
+    @property
+    def task_coupling(self) -> Relationship:
+        """The relationship of the joint problem."""
+        return self.relationship
+
     def hidden(self, channel: Channel) -> Self:
         """The same through a channel that adds noise, merged by adding."""
         return replace(self, channel=channel, merge=self.merge if type(self.merge) is Add else Add())

@@ -22,6 +22,7 @@ from rhfedmtl.errors import DataError
 from rhfedmtl.maths.kernels.kernel import Kernel
 from rhfedmtl.maths.kernels.rounds import FACTORS, Answers, Duals, Layout, Orders, Rows
 from rhfedmtl.maths.losses import Loss, SmoothedHinge, check_loss
+from rhfedmtl.maths.relationships import Relationship
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -135,6 +136,11 @@ class Method(ABC):
     def __post_init__(self) -> None:
         """Refuse a loss whose parameters make no sense."""
         check_loss(self.loss)
+
+    @property
+    def task_coupling(self) -> Relationship | None:
+        """The relationship with which the method couples tasks, if it couples them."""
+        return None
 
     def hidden(self, channel: Channel) -> Self:
         """The same through a channel that adds noise, merged so that nothing but the noisy sum has a say."""

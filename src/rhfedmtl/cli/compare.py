@@ -138,6 +138,7 @@ def compare(
         show(found)
         for line in found.verdicts() if len(found.running) <= MANY else ():
             paragraph(line)
+        show_lambda2(found)
         for reason in refusals[:MOST_REASONS]:
             paragraph(reason, "not run: ")
         if more := refusals[MOST_REASONS:]:
@@ -233,6 +234,19 @@ def show(found: StudyResult) -> None:
                 table.add_row(name, *(_text(found, found.cell(name, at)) for at in part))
             screen.print(table)
         _show_overall(found, others)
+
+
+def show_lambda2(result: StudyResult) -> None:
+    """Print the λ2 that each method used."""
+    if lambda2 := result.lambda2():
+        paragraph("; ".join(f"{label} {values}" for label, values in lambda2.items()), "lambda2: ")
+    if labels := result.lambda2_kept():
+        verb = "chooses" if len(labels) == 1 else "choose"
+        paragraph(
+            f"{', '.join(labels)} {verb} no lambda2, for want of dual variables: give --lambda2, or --tune, "
+            "which chooses the settings of every method",
+            "note: ",
+        )
 
 
 def _show_overall(found: StudyResult, others: Mapping[str, Any]) -> None:

@@ -129,6 +129,9 @@ def _show(found: Reproduced, studies: list[StudySummary], out: Path) -> None:
         typer.echo(f"\n{study.name}  ({study.runs} runs, {study.table})")
         for line in study.findings:
             paragraph(line, "  - ", "    ")
+        if study.lambda2:
+            used = "; ".join(f"{label} {values}" for label, values in study.lambda2.items())
+            paragraph(f"lambda2: {used}", "  - ", "    ")
     for name, reason in found.left_out.items():
         typer.echo(f"\n{name}  left out: {reason}")
     typer.echo(f"\nsaved in {out}")

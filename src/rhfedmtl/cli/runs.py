@@ -148,8 +148,8 @@ def _story(known: Record) -> Iterator[tuple[str, str]]:
         yield "spent", f"{line.type} {amount(line.amount)} by {TIERS.get(line.tier, line.tier)}"
     if known.tuning is not None:
         yield "tuned", ", ".join(f"{name}={value}" for name, value in known.tuning.chosen.items()) or "nothing"
-    if known.selection is not None:
-        yield "weights", known.selection.text()
+    if known.weights:
+        yield "weights", known.weights_text()
     yield "data", f"{known.data.name}, fingerprint {known.data.fingerprint[:16]}"
     yield "versions", ", ".join(f"{name} {number}" for name, number in known.versions.items())
 

@@ -189,14 +189,14 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     facts |= {"certificate": facts["privacy"]["certificate"]} if "privacy" in facts else {}
     facts |= {"free_evaluation": True} if run.config.free_evaluation else {}
     facts |= {"saved": str(run.folder)}
+    facts |= {"weights": known.weights}
     facts |= {"tuning": plain(known.tuning)} if known.tuning else {}
     facts |= {"selection": plain(known.selection)} if known.selection else {}
     facts |= {"notes": notes} if (notes := [*run.federation.notes, *run.config.notes()]) else {}
     if as_json:
         print_json(facts)
     else:
-        weights = "" if known.selection is None else known.selection.text()
-        _print_result(facts, run.federation.task_names, result, weights)
+        _print_result(facts, run.federation.task_names, result, known.weights_text())
     if result.stopped == "interrupted":
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
@@ -323,8 +323,7 @@ def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result,
         typer.echo(f"{facts['algorithm']}: no task has test rows, so nothing was tested")
     for name, text in _closing_facts(facts):
         fact(name, text)
-    if weights:
-        fact("weights", weights)
+    fact("weights", weights)
     typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
 
 

@@ -41,14 +41,15 @@ from rhfedmtl.estimators.rows import (
     whole,
 )
 from rhfedmtl.maths.registry import LAMBDA1
+from rhfedmtl.maths.relationships import weights_of
 from rhfedmtl.models.task_models import TaskModels, loss_name
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.words import SOLVED
-from rhfedmtl.selection.regularisation import PATH1, Choice, choose, weighted
-from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, within_budget
+from rhfedmtl.selection.regularisation import PATH1, choose, weighted
+from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, WeightTrial, can_choose, within_budget
 from rhfedmtl.training.config import RunConfig, usual_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
 from rhfedmtl.training.run import Before, Result, Run, Settings
@@ -220,9 +221,13 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             built, plan = self._private(federation, ledger)
             ledger = plan.ledger(ledger)
         self.regularisation_, before = self._choice(built, federation, settings)
-        if self.regularisation_ is not None:
+        if self.regularisation_.chosen:
             built = self._with_weights(built, self.regularisation_)
-        self._learned_with = self._weights() | (_chosen(self.regularisation_) if self.regularisation_ else {})
+        self._learned_with = self._weights() | self.regularisation_.chosen
+        coupling = built.method.task_coupling
+        used = {} if coupling is None else weights_of(coupling, federation.n_tasks)
+        self.lambda1_ = used.get("lambda1", self._learned_with["lambda1"])
+        self.lambda2_ = used.get("lambda2")
         run = Run(built.regroup(federation), built.method, settings, ledger, judged=federation, private=plan)
         if before is None:
             self._start(run, places)
@@ -435,7 +440,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _choice(
         self, built: Algorithm, federation: Federation, settings: Settings
-    ) -> tuple[Choice | SelectionRecord | None, Before | None]:
+    ) -> tuple[SelectionRecord, Before | None]:
         """λ2, or λ1 as well, by validation on training rows, where they are "auto"; a budget pays for it.
 
         λ2 that was not given is chosen too.
@@ -444,7 +449,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         if self._left_open() and can_choose(built, federation, limited=bool(self.budget)):
             auto = ("lambda2",)
         if not auto:
-            return None, None
+            return SelectionRecord({}, "no weight was chosen", {}, []), None
         if auto == ("lambda1",):
             raise ConfigError("lambda1='auto' needs lambda2='auto': the two are chosen together")
         if not isinstance(built.method, DualMethod):
@@ -459,15 +464,18 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             return within_budget(problem, present)
         path = PATH1 if len(auto) > 1 else (present["lambda1"],)
         rows = built.regroup(federation)
-        return choose(rows, built.method, lambda1=path, settings=settings, judged=federation), None
+        choice = choose(rows, built.method, lambda1=path, settings=settings, judged=federation)
+        tried = [WeightTrial(t.lambda1, t.lambda2, t.score, t.effort.rounds) for t in choice.trials]
+        chosen = {name: float(getattr(choice, name)) for name in auto}
+        return SelectionRecord(chosen, "the best on folds", {}, tried), None
 
     def _left_open(self) -> bool:
         """Whether λ2 was not given."""
         return self.lambda2 is None and not (self.privacy or is_yardstick(self.algorithm))
 
-    def _with_weights(self, built: Algorithm, choice: Choice | SelectionRecord) -> Algorithm:
+    def _with_weights(self, built: Algorithm, choice: SelectionRecord) -> Algorithm:
         assert isinstance(built.method, DualMethod)
-        relationship = weighted(built.method.relationship, **{**self._weights(), **_chosen(choice)})
+        relationship = weighted(built.method.relationship, **self._weights() | choice.chosen)
         return built._replace(method=replace(built.method, relationship=relationship))
 
     def _ledger(self) -> Ledger:
@@ -500,16 +508,13 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         origin = {"estimator": json.loads(json.dumps(known, default=str)), "seed": seed, "versions": versions()}
         if plan is not None:
             return {**origin, "chosen": {name: getattr(plan, name) for name in USUAL}}
-        return origin if self.regularisation_ is None else {**origin, "chosen": _chosen(self.regularisation_)}
+        chosen = self.regularisation_.chosen
+        return {**origin, "chosen": chosen} if chosen else origin
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the running state, which holds the training rows."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_session"}
-
-
-def _chosen(choice: Choice | SelectionRecord) -> dict[str, float]:
-    return choice.chosen if isinstance(choice, SelectionRecord) else {name: getattr(choice, name) for name in USUAL}
 
 
 def _work(policy: Policy, result: Result) -> Work:

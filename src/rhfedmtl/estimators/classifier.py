@@ -57,8 +57,8 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     lambda1, lambda2
         Weights of each model's norm, and of the coupling. ``lambda2`` that is not given is chosen on training rows
         held out (`fit` has ``groups``); under a budget in the first rounds, at no cost beyond them, and without groups
-        only upwards from 0.01. ``"auto"`` goes either way; ``lambda1="auto"`` with it chooses both. What was tried is
-        in ``regularisation_``.
+        only upwards from 0.01. ``"auto"`` goes either way; ``lambda1="auto"`` with it chooses both. The weights
+        of the fit are in ``lambda1_`` and ``lambda2_``, the trials in ``regularisation_``.
     scale
         ``standard-auto``, ``standard-unit``, ``standard-rms``, ``standard``, ``unit`` or ``none``; by default
         ``standard-auto``: standardised, then rows of norm 1 where there are more than 16 features, else in the mean.
@@ -95,6 +95,9 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         All of that with the scaling, as `TaskModels`: predicts, saves, exports.
     certificate_, ledger_, plan_, relationship_, history_
         How good the models are, what was spent, what was done, how tasks are related, and round by round.
+    lambda1_, lambda2_, regularisation_
+        The weights of the fit, and a `SelectionRecord` of their choice. A method that couples no tasks has no
+        ``lambda2_``; ``chosen`` is empty if you gave all weights.
     n_iter_
         Rounds done.
     """

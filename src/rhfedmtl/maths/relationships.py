@@ -181,6 +181,15 @@ class Unrelated(Relationship):
         return Anchors(np.zeros_like(W), np.full(len(W), self.lambda1), np.zeros(len(W)))
 
 
+def weights_of(relationship: Relationship, n_tasks: int) -> dict[str, float]:
+    """λ1 and λ2 by name; without λ2 if so many tasks are not coupled."""
+    inner = relationship.inner if isinstance(relationship, Safe) else relationship
+    weights = {name: float(getattr(inner, name)) for name in ("lambda1", "lambda2") if hasattr(inner, name)}
+    if inner.coupling(n_tasks) == 0.0:
+        weights.pop("lambda2", None)
+    return weights
+
+
 def unrelated(lambda1: float = LAMBDA1, lambda2: float = LAMBDA2) -> Unrelated:
     """Relationship ``none``, by the weights that all of them are made from."""
     return Unrelated(lambda1)

@@ -16,7 +16,7 @@ yet above 0, where the gap is the objective itself and drops all of a sudden.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from rhfedmtl import array_file
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import DataError
+from rhfedmtl.maths.relationships import weights_of
 from rhfedmtl.planning.data_shape import opening, situation_of
 from rhfedmtl.planning.dry_run import DryRun, dry_run, effort, empty_dry_run
 from rhfedmtl.policies.base import Plan, Policy, Situation
@@ -122,7 +123,7 @@ class Pilot:
     The first of ``flights`` belongs to the run that is planned, the others to runs that differ from it in their random
     numbers; ``simulated`` is it as the first part of a plan. ``edges`` are those of the loss, ``opening`` what round
     zero charges, ``dropout`` the share of updates that got lost, ``doubt`` the factor by which progress on paper may be
-    misjudged in either direction.
+    misjudged in either direction. ``weights`` are the λ1 and λ2 of the first flight.
     """
 
     start: Situation
@@ -135,6 +136,7 @@ class Pilot:
     opening: list[Event]
     dropout: float = 0.0
     doubt: float = 1.0
+    weights: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Keep in a file what a plan needs of it: sizes, and what the last rounds and the gaps showed."""
@@ -295,6 +297,7 @@ def fly(
         result.rounds,
         opening(federation, method, settings, ledger.cost),
         faults.dropout,
+        weights=weights_of(method.relationship, federation.n_tasks),
     )
 
 

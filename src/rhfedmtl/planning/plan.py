@@ -21,6 +21,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.display import amounts, facts_html
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths import theory
+from rhfedmtl.maths.relationships import weights_of
 from rhfedmtl.plain import plain
 from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of, width_of
 from rhfedmtl.planning.dry_run import DryRun, Frozen, dry_run, effort, is_constant, steps_of
@@ -73,6 +74,7 @@ class PlanReport:
     budget allows, as ranges (looked for up to `MOST_STEPS`), and ``together`` those that all of them allow.
     ``shadow_price`` is the fall of the logarithm of what is left to gain, per unit of the type. ``privacy`` is the plan
     of a private run; of it and of epsilon the shadow price is the fall of the logarithm of what noise takes.
+    ``weights`` are the λ1 and λ2 that the plan is for.
     """
 
     policy: str
@@ -99,6 +101,7 @@ class PlanReport:
     stopped: str
     notes: list[str] = field(default_factory=list)
     privacy: PrivatePlan | None = None
+    weights: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         work = f"H {self.local_steps}, K {self.station_rounds}, M {self.cloud_rounds}"
@@ -159,7 +162,8 @@ def plan(
         start = pilot.start
         if keep is not None:
             pilot.save(keep)
-    found = _Planner(subject, policy, settings, start, pilot, faults).report()
+    used = weights_of(method.relationship, start.layout.n_tasks) if pilot is None else pilot.weights
+    found = _Planner(subject, policy, settings, start, pilot, faults, used).report()
     return found if weights is None else replace(found, notes=[*found.notes, _weights_note(weights)])
 
 
@@ -220,7 +224,9 @@ class _Planner:
         start: Situation,
         pilot: Pilot | None,
         faults: Faults,
+        weights: dict[str, float],
     ) -> None:
+        self.weights = weights
         self.subject, self.policy, self.settings, self.start, self.pilot = subject, policy, settings, start, pilot
         self.budget = dict(start.ledger.budget)
         believed = Measured().outlook(start)._replace(keep=keeping(start, faults.dropout))
@@ -259,6 +265,7 @@ class _Planner:
             curve=self._curve(),
             stopped=self.dry_run.stopped,
             notes=self._notes(),
+            weights=self.weights,
         )
 
     def _nothing_paid(self) -> BudgetError:

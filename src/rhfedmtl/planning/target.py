@@ -18,6 +18,7 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.intervals import interval
+from rhfedmtl.maths.relationships import weights_of
 from rhfedmtl.plain import plain
 from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
 from rhfedmtl.planning.plan import policy_name
@@ -93,7 +94,7 @@ class Target:
 class TargetPoint:
     """Mean result at one budget, with an interval for the mean (over seeds), and what was spent on average.
 
-    A point is ``pareto`` if no cheaper one is as good.
+    A point is ``pareto`` if no cheaper one is as good. ``lambda2`` has the λ2 of each simulated run.
     """
 
     budget: float
@@ -104,6 +105,7 @@ class TargetPoint:
     rounds: float
     reached: bool
     pareto: bool = False
+    lambda2: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -330,18 +332,22 @@ class _Simulation:
     def at(self, amount: float) -> TargetPoint:
         """Mean over the federations of what this budget gives."""
         limits = {**self.limits, self.resource: amount}
-        results = []
+        results, lambda2 = [], list[float]()
         for i, federation in enumerate(self.federations):
             settings = replace(self.settings, seed=self.settings.seed + i)
             method, ledger, before = self.method, Ledger(self.cost, limits), None
             if self.weights is not None:
                 method, before = self.weights.begin(method, self.policy, federation, settings, ledger)
+            lambda2 += [
+                x for name, x in weights_of(method.relationship, federation.n_tasks).items() if name == "lambda2"
+            ]
             results.append(train(federation, method, self.policy, settings, ledger=ledger, before=before))
         values = np.array([self.target.measure(result) for result in results])
         mean, low, high = mean_interval(values, logarithmic=self.target.name == "gap")
         spent = {name: float(np.mean([r.ledger.spent[name] for r in results])) for name in self.cost}
         rounds = float(np.mean([result.rounds for result in results]))
-        return TargetPoint(amount, mean, low, high, spent, rounds, self.target.reached_by(mean))
+        reached = self.target.reached_by(mean)
+        return TargetPoint(amount, mean, low, high, spent, rounds, reached, lambda2=lambda2)
 
     def report(self) -> TargetReport:
         """The curve, and the smallest budget on it that reaches the target."""
@@ -349,6 +355,8 @@ class _Simulation:
         hits = [point for point in curve if point.reached]
         results = [point.result for point in curve]
         notes = ["all runs were simulated on the data in memory; nothing was charged"]
+        if used := sorted(value for point in curve for value in point.lambda2):
+            notes.append(f"lambda2 of the runs: {' to '.join(dict.fromkeys(f'{x:.3g}' for x in (used[0], used[-1])))}")
         if not hits:
             notes.append(f"not reached up to {self.resource}={curve[-1].budget:g}: raise --budget, or ask for less")
         return TargetReport(

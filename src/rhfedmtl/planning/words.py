@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rhfedmtl.roles.words import how_many
@@ -57,7 +58,14 @@ def work(report: PlanReport) -> list[tuple[str, str]]:
         ("M", f"{how_many(report.cloud_rounds, 'server iteration')}; {how_many(report.rounds, 'round')} in all"),
         ("work", f"{report.terminal_steps:,} terminal steps, ends with: {report.stopped}"),
     ]
+    if report.weights and report.privacy is None:
+        lines.append(("weights", weights_text(report.weights)))
     return lines
+
+
+def weights_text(weights: Mapping[str, float | None]) -> str:
+    """λ1 and λ2 in a line."""
+    return ", ".join(f"{name} {value:.3g}" for name, value in weights.items() if value is not None)
 
 
 def outcome(report: PlanReport) -> list[tuple[str, str]]:
@@ -89,7 +97,7 @@ def _private(plan: PrivatePlan) -> list[tuple[str, str]]:
     return [
         ("privacy", f"epsilon {plan.spent['epsilon']:.4g} at delta {plan.delta:g} in {plan.rounds} rounds; {more}"),
         ("clip, noise", f"updates up to {plan.clip:.3g}, noise {plan.noise:.3g} on their sum{noise}"),
-        ("weights", f"lambda1 {plan.lambda1:.3g}, lambda2 {plan.lambda2:.3g}"),
+        ("weights", weights_text({"lambda1": plan.lambda1, "lambda2": plan.lambda2})),
         ("epsilon", f"points of accuracy lost, about: {bought}"),
         ("terminals", f"about {plan.enough_terminals:,} under a station lose a point of accuracy"),
     ]

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.options import USUAL, Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
@@ -144,7 +144,7 @@ class Record:
     """All that is to be known of a run; ``result`` is None, and ``refused`` says why, where the budget paid no round.
 
     So it is where the method ``diverged`` in a sweep. ``file`` is the digest of the file with the data, where a sweep
-    read one.
+    read one. ``weights`` are the λ1 and λ2 that the run used; a method that couples no tasks has no λ2.
     """
 
     key: str
@@ -163,6 +163,13 @@ class Record:
     bill: list[BillLine] = field(default_factory=list)
     relationship: list[list[float]] | None = None
     file: str | None = None
+    weights: dict[str, float] = field(default_factory=dict)
+
+    def weights_text(self) -> str:
+        """λ1 and λ2 in a line; with the reason if they were chosen."""
+        if self.selection is not None:
+            return self.selection.text()
+        return ", ".join(f"{name} {value:.3g}" for name, value in self.weights.items())
 
     def to_dict(self) -> dict[str, Any]:
         """As it is written down."""
@@ -192,11 +199,12 @@ def record(
     file: str | None = None,
 ) -> Record:
     """The record of a run, as it will be read again; ``result`` is None where it was refused or diverged."""
+    weights = {} if refused is not None else weights_used(config, federation, result, tuning, selection)
     known = Record(
         config.key,
         versions(),
         read(Configuration, plain(config.to_dict())),
-        _as_run(config, result, selection).command(),
+        _as_run(config, selection, weights).command(),
         DataIdentity(federation.origin.name, federation.fingerprint()),
         list(federation.task_names),
         refused=refused,
@@ -204,6 +212,7 @@ def record(
         tuning=tuning,
         selection=selection,
         file=file,
+        weights=weights,
     )
     if result is not None:
         known = replace(
@@ -217,16 +226,33 @@ def record(
     return read(Record, known.to_dict())
 
 
-def _as_run(config: RunConfig, result: Result | None, selection: SelectionRecord | None) -> RunConfig:
-    """With λ2 as a number where nobody gave it and the run took the usual one unasked: by itself a run may choose."""
-    coupled = (
-        result is not None
-        and result.relationship is not None
-        and result.relationship.coupling(len(result.models)) > 0.0
-    )
-    if selection is not None or not coupled or "lambda2" not in config.to_choose:
+def weights_used(
+    config: RunConfig,
+    federation: Federation,
+    result: Result | None,
+    tuning: TuningRecord | None,
+    selection: SelectionRecord | None,
+) -> dict[str, float]:
+    """Return the λ1 and λ2 of a run: given, chosen, tuned or planned with its privacy.
+
+    A method that couples no tasks has no λ2.
+    """
+    options = config.options.changed(**(tuning.chosen if tuning else {}), **(selection.chosen if selection else {}))
+    weights = {name: options.weight(name) for name in USUAL}
+    if result is not None and result.private is not None:
+        plan = {name: getattr(result.private, name) for name in USUAL}
+        weights |= {name: value for name, value in plan.items() if value is not None}
+    coupling = build(config.algorithm, options, federation.kind).method.task_coupling
+    if coupling is None or coupling.coupling(federation.n_tasks) == 0.0:
+        del weights["lambda2"]
+    return weights
+
+
+def _as_run(config: RunConfig, selection: SelectionRecord | None, weights: dict[str, float]) -> RunConfig:
+    """Write λ2 as a number if the run left it open and did not choose it: the command then repeats the run."""
+    if selection is not None or "lambda2" not in weights or "lambda2" not in config.to_choose:
         return config
-    return replace(config, options=config.options.changed(lambda2=config.options.weight("lambda2")))
+    return replace(config, options=config.options.changed(lambda2=weights["lambda2"]))
 
 
 def summary(result: Result) -> Summary:

@@ -32,7 +32,7 @@ from rhfedmtl.plain import read
 from rhfedmtl.provenance import versions
 from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.selection.weights import Chosen, settled
+from rhfedmtl.selection.weights import settled
 from rhfedmtl.training.config import RunConfig
 
 T = TypeVar("T")
@@ -84,15 +84,11 @@ def _digest(path: str, _changed: int, _size: int) -> str:
 
 
 def execute(config: RunConfig) -> Record:
-    """Carry out one run and record it; that a budget pays no round, or a method diverges, is a result, not a failure.
-
-    Runs of a sweep are compared, and for one problem: with a budget λ2 that nobody gave is as usual.
-    """
+    """Carry out one run as `train` does and record it. A refused budget or a diverging method is a result too."""
     federation = _federation(config.request, config.seed)
     file = digest(config.request.path)
     try:
-        asked = config.options.auto or config.tune or not config.budget
-        chosen = settled(config, federation, how=Execution(threads=1)) if asked else Chosen(config)
+        chosen = settled(config, federation, how=Execution(threads=1))
         result = chosen.config.run(federation, before=chosen.before, execution=Execution(threads=1))
     except (BudgetError, DivergenceError) as error:
         diverged = isinstance(error, DivergenceError)

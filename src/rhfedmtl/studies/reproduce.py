@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +171,13 @@ def _save_rounds(out: Path) -> None:
 
 @dataclass(frozen=True)
 class StudySummary:
-    """Where the table of a study is, of how many runs it is made, and what was found."""
+    """Where the table of a study is, its number of runs, its findings, and the λ2 that each method used."""
 
     name: str
     table: str
     runs: int
     findings: list[str]
+    lambda2: dict[str, str] = field(default_factory=dict)
 
 
 def summaries(found: Reproduced, out: Path) -> list[StudySummary]:
@@ -187,6 +188,7 @@ def summaries(found: Reproduced, out: Path) -> list[StudySummary]:
             str(out / f"{name}.csv"),
             sum(result.ran().values()),
             [*result.study.findings, *(f"Not run: {reason}" for reason in result.refusals())],
+            result.lambda2(),
         )
         for result in found.studies
         for name in [result.study.name]

@@ -177,7 +177,8 @@ class Cell:
     """One variant at one place of the grid: mean over seeds, half of its 95 % interval, and what the paper prints.
 
     ``against`` is the difference to the reference, paired over seeds, with half of its interval. ``mean`` is None
-    where a run has no result, ``half`` too where there is one seed.
+    where a run has no result, ``half`` too where there is one seed. ``lambda2`` has the λ2 of the run of each seed; it
+    is empty for methods that couple no tasks.
     """
 
     variant: str
@@ -188,6 +189,7 @@ class Cell:
     paper: float | None
     rounds: float
     seeds: int
+    lambda2: list[float] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
@@ -322,7 +324,30 @@ class StudyResult:
         mean, half = interval(values)
         rounds = float(np.mean([record.result.rounds for record in self.records(variant, at) if record.result]))
         against = self.difference(variant, at, self.study.reference)
-        return Cell(variant, at, mean, half, against, printed, rounds, seeds)
+        lambda2 = [r.weights["lambda2"] for r in self.records(variant, at) if "lambda2" in r.weights]
+        return Cell(variant, at, mean, half, against, printed, rounds, seeds, lambda2)
+
+    def lambda2(self) -> dict[str, str]:
+        """The λ2 that each method used, by its label; the smallest and the largest if its runs differ."""
+        texts = {}
+        for name, label in self.labels.items():
+            values = sorted(value for cell in self.cells if cell.variant == name for value in cell.lambda2)
+            if values:
+                ends = dict.fromkeys((f"{values[0]:.3g}", f"{values[-1]:.3g}"))
+                texts[label] = " to ".join(ends)
+        return texts
+
+    def lambda2_kept(self) -> list[str]:
+        """Labels of the methods that kept the usual λ2 although a method of the same study chose its own."""
+        runs = {name: [r for at in self.places for r in self.records(name, at)] for name in self.labels}
+        chosen = {name for name, many in runs.items() if any(run.selection is not None for run in many)}
+        left_open = {
+            name
+            for name, many in runs.items()
+            if any("lambda2" in run.weights and run.configuration.options.lambda2 is None for run in many)
+            and not any(run.tuning is not None for run in many)
+        }
+        return [label for name, label in self.labels.items() if chosen and name in left_open - chosen]
 
     @cached_property
     def printed(self) -> dict[tuple[str, str], float]:

@@ -37,6 +37,11 @@ class FedU(SgdMethod):
 
     steps: int = field(default=2, kw_only=True)
 
+    @property
+    def task_coupling(self) -> Relationship:
+        """The relationship of the joint problem."""
+        return self.relationship
+
     def server(self) -> Server:
         """The part of the gradient that no task can see."""
         return CouplingStep(self.relationship, self.lambda1, self.step * self.steps)

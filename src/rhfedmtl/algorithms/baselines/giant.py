@@ -98,6 +98,11 @@ class Giant(SgdMethod):
         """λ_b of the anchor."""
         return lam
 
+    @property
+    def task_coupling(self) -> Relationship:
+        """The relationship of the joint problem."""
+        return self.relationship
+
     def server(self) -> Server:
         """Line search and turns."""
         return NewtonServer(self.relationship, self.newton_steps)
