@@ -171,8 +171,7 @@ def _weights_note(weights: OpenWeights) -> str:
     """What a run with open weights does, and for which the plan was made."""
     if weights.found is not None:
         return f"weights chosen in the first rounds, as `train` does: {weights.found.text()}"
-    usual = ", ".join(f"{name} {weights.present[name]:g}" for name in weights.auto)
-    return f"the plan is for {usual}: `train` may choose another in its first rounds, unless it is given"
+    return f"`train` may choose another {' and '.join(weights.auto)} unless you give it"
 
 
 def plan_private(
