@@ -125,7 +125,32 @@ def test_unknown_tasks_are_predicted_and_noted(run: Path, source: Source) -> Non
         said(folder, "predict", str(run), "--path", "strangers.csv", "--task-column", "person", "--json")
     )
     assert facts["unknown_tasks"] == ["person-8"]
+    assert facts["unseen_model"] == "mean"
     assert len(facts["predictions"]["prediction"]) == 20
+
+
+def test_a_run_without_a_budget_has_a_model_for_unseen_tasks(run: Path, source: Source) -> None:
+    """`train` says which model predicts them, and so does the note of `predict`; seen tasks keep their models."""
+    folder = run.parent.parent
+    write_csv(folder / "unseen.csv", source, np.flatnonzero(source.task == 7)[:20])
+    words = ["train", "--path", "old.csv", "--label", "exercise", "--task", "person", "--lambda2", "0.1"]
+    words += ["--target-gap", "1e-2"]
+    facts = json.loads(said(folder, *words, "--json"))
+    budget = json.loads(said(folder, *words, "--budget", "energy=1e9", "--json"))
+    assert (facts["unseen_model"], budget["unseen_model"]) == ("pooled", "mean")
+    assert "unseen tasks  the model of all training rows" in said(folder, *words)
+    pooled, mean = (TaskModels.load(folder / run_facts["saved"]) for run_facts in (facts, budget))
+    X = source.X[source.task == 7][:20, :10].astype(np.float64)
+    predict = ["predict", str(folder / facts["saved"]), "--path", "unseen.csv", "--task-column", "person"]
+    answer = json.loads(said(folder, *predict, "--json"))
+    assert answer["predictions"]["prediction"] == pooled.predict(X, "person-8").tolist()
+    assert (pooled.scores(X, "person-8") != mean.scores(X, "person-8")).all()
+    yardstick = json.loads(said(folder, *words[:-4], "--algorithm", "pooled", "--json"))
+    expected = TaskModels.load(folder / yardstick["saved"]).scores(X, "person-1")
+    assert (pooled.labels(expected) == pooled.predict(X, "person-8")).mean() > 0.9
+    exported = json.loads(said(folder, "export", str(folder / facts["saved"]), "--out", "u.npz", "--json"))
+    assert exported["task"] == "reference"
+    np.testing.assert_array_equal(TaskModels.load(folder / "u.npz").scores(X), pooled.scores(X))
 
 
 @pytest.mark.parametrize("form", ["onnx", "npz", "json"])
@@ -151,7 +176,7 @@ def test_a_model_leaves_in_every_format_with_the_same_scores(form: str, run: Pat
 def test_without_a_task_the_mean_model_is_exported(run: Path) -> None:
     """And it is said that it is the mean."""
     text = said(run.parent.parent, "export", str(run), "--out", "mean.npz")
-    assert text.startswith("mean model written to mean.npz")
+    assert text.startswith("the mean model of all tasks written to mean.npz")
     models = TaskModels.load(run)
     X = np.random.default_rng(0).normal(size=(4, 10))
     np.testing.assert_array_equal(TaskModels.load(run.parent.parent / "mean.npz").scores(X), models.scores(X))

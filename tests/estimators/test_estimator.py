@@ -166,13 +166,13 @@ def test_a_task_may_know_some_classes_only(watch: Federation) -> None:
 def test_unknown_tasks_get_the_mean_model_and_a_warning(small: Federation) -> None:
     """So do rows without a task, as in scorers, and the warning says why; one task alone needs no name."""
     X, y, task, _ = rows_of(small)
-    model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(X, y, task=task)
+    model = RHFedMTLClassifier({"energy": 5000}, lambda2=0.01, random_state=0).fit(X, y, task=task)
     with (
         sklearn.config_context(enable_metadata_routing=True),
         pytest.warns(UnknownTaskWarning, match="scorers .* never"),
     ):
         cross_val_score(model, X, y, params={"task": task}, scoring="accuracy", cv=2)
-    with pytest.warns(UnknownTaskWarning, match="not seen in training: task 17"):
+    with pytest.warns(UnknownTaskWarning, match="not seen in training: task 17; the mean model of all tasks"):
         mixed = model.decision_function(X[:4], task=[0, 17, 17, 2])
     with pytest.warns(UnknownTaskWarning, match="no task was given"):
         mean = model.decision_function(X[:4])
@@ -181,6 +181,38 @@ def test_unknown_tasks_get_the_mean_model_and_a_warning(small: Federation) -> No
     by_task = np.mean([model.decision_function(X[:4], task=[b] * 4) for b in range(3)], axis=0)
     np.testing.assert_allclose(mean, by_task, rtol=1e-6)
     RHFedMTLClassifier().fit(X, y).predict(X)
+
+
+@pytest.mark.parametrize("kind", [RHFedMTLClassifier, RHFedMTLRegressor])
+@pytest.mark.parametrize("relationship", ["mean", "none", "learned"])
+def test_rows_of_unseen_tasks_get_a_pooled_model(kind: Any, relationship: str, tmp_path: Path) -> None:
+    """It predicts like ``algorithm="pooled"``, survives a file, and is better than the mean model."""
+    rng = np.random.default_rng(0)
+    task, means = np.repeat(np.arange(16), 30), 2.0 * rng.normal(size=(16, 3))
+    X = rng.normal(size=(480, 3)) + means[task]
+    y = X @ [1.0, -2.0, 0.5] + 3.0 * means[task, 0] + 0.3 * rng.normal(size=480)
+    y = y if kind is RHFedMTLRegressor else y > 0.0
+    trained = task < 12
+    settings = {"lambda2": 0.01, "random_state": 0, "tol": 1e-6}
+    model = kind(**settings, relationship=relationship).fit(X[trained], y[trained], task=task[trained])
+    pooled = kind(**settings, algorithm="pooled").fit(X[trained], y[trained], task=task[trained])
+    with pytest.warns(UnknownTaskWarning, match="the model of all training rows predicts these rows"):
+        ours = (
+            model.models_.scores(X[~trained], task[~trained]),
+            model.score(X[~trained], y[~trained], task=task[~trained]),
+        )
+    np.testing.assert_allclose(ours[0], pooled.models_.scores(X[~trained]), atol=0.01)
+    assert ours[1] > 0.8
+    if kind is RHFedMTLRegressor:
+        mean = RHFedMTLRegressor({"energy": 1e5}, **settings, relationship=relationship).fit(
+            X[trained], y[trained], task=task[trained]
+        )
+        with pytest.warns(UnknownTaskWarning, match="the mean model of all tasks predicts these rows"):
+            assert mean.score(X[~trained], y[~trained], task=task[~trained]) < ours[1] - 0.1
+    model.save(tmp_path / "model.npz")
+    np.testing.assert_array_equal(
+        kind.load(tmp_path / "model.npz").models_.scores(X, task), model.models_.scores(X, task)
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

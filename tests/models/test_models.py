@@ -240,6 +240,37 @@ def test_tasks_are_found_by_value_or_by_how_they_are_written() -> None:
         models.only(8)
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_model_for_unseen_tasks_is_kept(scale: str, tmp_path: Path) -> None:
+    """Rows of unseen tasks, and rows without a task, get it, from a file too; cut out, it is the only model."""
+    models, federation, _ = learned(scale=scale)
+    first = learned(scale=scale)[0].model_of(1)
+    models = replace(models, unseen=(first[0], 2.0 * first[1]))
+    models.save(tmp_path / "model.npz")
+    X, again = federation.test_X[:9], TaskModels.load(tmp_path / "model.npz")
+    for loaded in (models, again):
+        assert loaded.unseen_kind == "pooled"
+        np.testing.assert_array_equal(loaded.scores(X, "nobody"), models.scores(X))
+        np.testing.assert_array_equal(loaded.scores(X, "task-1"), replace(models, unseen=None).scores(X, "task-1"))
+        np.testing.assert_array_equal(loaded.only().scores(X), models.scores(X))
+    assert not np.allclose(models.scores(X), replace(models, unseen=None).scores(X))
+    assert again.only("task-1").unseen is None
+    for wrong in (first[1][:, :-1], np.full_like(first[1], np.nan)):
+        with pytest.raises(DataError):
+            replace(models, unseen=(first[0], wrong))
+
+
+def test_a_file_of_the_first_format_has_the_mean_model_for_unseen_tasks(tmp_path: Path) -> None:
+    """It has no model for them, and loads as ever."""
+    path, models = saved(tmp_path)
+    header, arrays = sealed.read(path, MODEL)
+    header = {name: value for name, value in header.items() if name not in ("magic", "format")}
+    sealed.write(path, MODEL._replace(format=1), header, arrays)
+    old, X = TaskModels.load(path), np.random.default_rng(0).normal(size=(4, models.n_features))
+    assert (old.unseen, old.unseen_kind) == (None, "mean")
+    np.testing.assert_array_equal(old.scores(X, "nobody"), models.scores(X, "nobody"))
+
+
 def test_tasks_scaled_apart_have_no_mean_model(tmp_path: Path) -> None:
     """Each keeps its own scaling over a save, and an unknown task is refused instead of guessed."""
     rng = np.random.default_rng(0)

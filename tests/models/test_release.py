@@ -79,8 +79,10 @@ def test_noise_has_the_covariance_of_the_coupling() -> None:
 
 
 def test_nothing_else_of_the_rows_is_in_a_released_file(tmp_path: Path) -> None:
-    """No certificate, bill, rounds or fingerprint; the statement is there."""
-    released = learned().release(1.0)
+    """No certificate, bill, rounds, fingerprint or model of all rows; the statement is there."""
+    models = learned()
+    released = replace(models, unseen=models.model_of(0)).release(1.0)
+    assert released.unseen is None
     released.save(tmp_path / "released.npz")
     again = TaskModels.load(tmp_path / "released.npz")
     assert again.certificate is None

@@ -86,7 +86,7 @@ def certify(
         fact("in training", f"gap {gap:.2e}, by the run's own dual variables: that bound holds too")
     fact("at zero", f"{found.zero:.6f}, the objective of models that are zero")
     if unknown:
-        fact("mean model", f"for {len(unknown)} of {federation.n_tasks} tasks, which are not among the models")
+        fact("unseen tasks", f"{models.unseen_words} for {len(unknown)} of {federation.n_tasks} tasks")
     its_own = "the rows that the models were trained on"
     fact("data", f"{federation.origin.name}, {its_own if same else f'not {its_own}, or not in their places'}")
     fact("problem", ", ".join(f"{name} {value}" for name, value in asked.items()))

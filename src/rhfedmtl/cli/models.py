@@ -38,7 +38,9 @@ def predict(
     out: Annotated[Path | None, typer.Option("--out", help="CSV file for the predictions. [standard output]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict new rows, each with the model of its task; tasks that were not learned get the mean model, with a note.
+    """Predict new rows, each with the model of its task.
+
+    Unseen tasks get a note and the model of all training rows; models from a budget or a network have only their mean.
 
     Features are found by name where the model knows their names; other columns are left aside. For example:
 
@@ -65,7 +67,7 @@ def predict(
         return
     if facts["unknown_tasks"]:
         names = ", ".join(facts["unknown_tasks"][:5]) + (" and more" if len(facts["unknown_tasks"]) > 5 else "")
-        typer.echo(f"note: not learned, so predicted with the mean model: task {names}", err=True)
+        typer.echo(f"note: not learned, so predicted with {models.unseen_words}: task {names}", err=True)
     if asked.same:
         pairs = [f"{word} for {name}" for word, name in asked.same.items()]
         shown = ", ".join(pairs[:5]) + (" and more" if len(pairs) > 5 else "")
@@ -89,7 +91,9 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="File to write.", show_default=False)],
     task: Annotated[
         str | None,
-        typer.Option("--task", help="Task whose model it is.", show_default="the only one, or the mean"),
+        typer.Option(
+            "--task", help="Task whose model it is.", show_default="the only one, or the model for unseen tasks"
+        ),
     ] = None,
     form: Annotated[
         str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}.", show_default="by the ending of --out")
@@ -111,7 +115,8 @@ def export(
     chosen = form or out.suffix.removeprefix(".")
     if chosen not in FORMATS:
         raise ConfigError(f"unknown format {chosen!r}: choose one of {', '.join(FORMATS)} with --format")
-    one = TaskModels.load(model).only(task)
+    models = TaskModels.load(model)
+    one = models.only(task)
     if chosen == "onnx":
         one.to_onnx(out, dtype=dtype)
     elif chosen == "npz":
@@ -123,7 +128,8 @@ def export(
     if as_json:
         print_json({"task": name, "format": chosen, "saved": str(out)})
     else:
-        typer.echo(f"{'mean model' if name == 'reference' else f'model of task {name}'} written to {out} ({chosen})")
+        title = models.unseen_words if name == "reference" else f"model of task {name}"
+        typer.echo(f"{title} written to {out} ({chosen})")
 
 
 def release(
@@ -283,6 +289,7 @@ def _facts(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[str
     return {
         "tasks": len(tasks),
         "unknown_tasks": unknown,
+        "unseen_model": models.unseen_kind,
         "filled": asked.filled,
         "metrics": _metrics(models, asked, found),
     }

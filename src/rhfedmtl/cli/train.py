@@ -109,7 +109,8 @@ def train(
     """Learn one model per task, under a budget, and certify it.
 
     Without a word about data it trains on a small synthetic federation; without a budget, until the certified gap is
-    a thousandth of the objective. For example:
+    a thousandth of the objective. A run without a budget also trains a model of all rows, which predicts rows of
+    unseen tasks; with a budget the mean of the tasks' models predicts them. For example:
 
     rhfedmtl train --data har --positive SITTING --tasks 5 --samples-per-task 70 --budget energy=1400
 
@@ -182,13 +183,15 @@ def _learn(run: Session, loggers: list[Logger], watch: Watcher) -> tuple[Result,
 
 def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None:
     """Print what came out; a run that Ctrl-C ended says how to go on."""
+    from rhfedmtl.models.task_models import TaskModels
     from rhfedmtl.runs import session
 
     facts = {name: value for name, value in plain(known.result).items() if value is not None or name != "privacy"}
     facts |= {"algorithm": run.config.algorithm, "seed": run.config.seed}
     facts |= {"certificate": facts["privacy"]["certificate"]} if "privacy" in facts else {}
     facts |= {"free_evaluation": True} if run.config.free_evaluation else {}
-    facts |= {"saved": str(run.folder)}
+    models = TaskModels.load(run.folder)
+    facts |= {"unseen_model": models.unseen_kind, "saved": str(run.folder)}
     facts |= {"weights": known.weights}
     facts |= {"tuning": plain(known.tuning)} if known.tuning else {}
     facts |= {"selection": plain(known.selection)} if known.selection else {}
@@ -196,7 +199,9 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     if as_json:
         print_json(facts)
     else:
-        _print_result(facts, run.federation.task_names, result, known.weights_text())
+        more = {"weights": known.weights_text()}
+        more |= {"unseen tasks": f"{models.unseen_words}"} if len(models.tasks) > 1 else {}
+        _print_result(facts, run.federation.task_names, result, more)
     if result.stopped == "interrupted":
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
@@ -316,14 +321,13 @@ def _state(progress: Progress) -> str:
     return "  ".join(parts)
 
 
-def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result, weights: str) -> None:
+def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result, more: dict[str, str]) -> None:
     if result.metrics:
         _print_metrics(facts, tasks, result)
     else:
         typer.echo(f"{facts['algorithm']}: no task has test rows, so nothing was tested")
-    for name, text in _closing_facts(facts):
+    for name, text in (*_closing_facts(facts), *more.items()):
         fact(name, text)
-    fact("weights", weights)
     typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
 
 

@@ -49,6 +49,7 @@ from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.words import SOLVED
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
+from rhfedmtl.selection.unseen import pooled_model
 from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, WeightTrial, can_choose, within_budget
 from rhfedmtl.training.config import RunConfig, usual_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
@@ -61,7 +62,7 @@ PLAIN = (str, int, float, bool, dict, list, tuple, type(None))
 
 
 class UnknownTaskWarning(UserWarning):
-    """Rows of a task that was not there in training are predicted with the reference model, the mean of all tasks."""
+    """Rows of a task that training did not see are predicted with the model for unseen tasks (`TaskModels.unseen`)."""
 
 
 class Work(NamedTuple):
@@ -235,7 +236,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             run.follow(before)
         self._session = _Session(run, built.policy, places)
         result = self._learn()
-        models = TaskModels.from_result(federation, result, built.method.loss, self._provenance(seed, plan))
+        # A budget or a bound on privacy pays for the models of the tasks alone.
+        unseen = None if ledger.budget or plan is not None else pooled_model(built, federation, settings)
+        models = TaskModels.from_result(federation, result, built.method.loss, self._provenance(seed, plan), unseen)
         return self._finish(replace(models, tasks=places.tasks, classes=rows.classes), result)
 
     def _learn(self) -> Result:
@@ -293,7 +296,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             self.classes_ = models.classes
 
     def _scores(self, X: Any, task: Any) -> npt.NDArray[np.float64]:
-        """Scores of every row by the model of its task; a task that is unknown gets the reference, and a warning.
+        """Scores of every row by the model of its task; an unseen task gets the model for such tasks, and a warning.
 
         One name stands for all rows.
         """
@@ -314,7 +317,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 warnings.warn(text, stacklevel=3)
         if task is None and len(models.tasks) > 1:
             self._warn(
-                "no task was given: the mean model of all tasks predicts every row; name them with task=… (pipelines "
+                f"no task was given: {models.unseen_words} predicts every row; name them with task=… (pipelines "
                 "and searches of scikit-learn pass it on under metadata routing alone, and scorers such as "
                 "'accuracy' never: leave scoring at its default)"
             )
@@ -323,7 +326,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             strangers = sorted({str(name) for name in task[models.find(task) < 0].tolist()})
             if strangers:
                 shown = ", ".join(strangers[:5]) + (f" and {len(strangers) - 5} more" if len(strangers) > 5 else "")
-                self._warn(f"not seen in training: task {shown}; the mean model of all tasks predicts these rows")
+                self._warn(f"not seen in training: task {shown}; {models.unseen_words} predicts these rows")
         return models.scores(X, task)
 
     @staticmethod

@@ -66,7 +66,7 @@ def certify(
 def _learned(models: TaskModels, federation: Federation) -> tuple[Float64Array, list[Scaler]]:
     """Model and scaler of every task of the federation, by names of tasks and features.
 
-    Tasks that were not learned get the mean model.
+    Tasks that were not learned get the model for unseen tasks.
     """
     if models.n_features != federation.n_features or len(models.classes) != len(federation.class_names):
         raise DataError(

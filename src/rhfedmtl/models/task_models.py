@@ -33,13 +33,21 @@ from rhfedmtl.training.run import Result, scores
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+UnseenModel = tuple[Scaler, Float64Array]
+"""Scaler and model (column, feature) for rows of unseen tasks."""
 
 VERSION = version("rhfedmtl")
 FILE = "model.npz"
 """Name of the model in the folder of a run."""
 MODEL = array_file.Kind(
-    "model of rhfedmtl", 1, ("models", "tasks", "classes", "mean", "scale", "station_primal", "station_dual")
+    "model of rhfedmtl",
+    2,
+    (
+        *("models", "tasks", "classes", "mean", "scale", "station_primal", "station_dual"),
+        *("unseen", "unseen_mean", "unseen_scale"),
+    ),
 )
+"""A file of format 1 has no model for unseen tasks: the mean model predicts their rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +59,7 @@ class TaskModels:
     they were given, text or numbers; ``classes`` is empty for a regression. ``ledger`` has the totals of what was
     spent, ``provenance`` whatever says how the models came about, in plain values, ``preparation`` how rows of a table
     with gaps or texts become features: such rows are given as a frame. ``releases`` counts what was given away.
+    ``unseen`` has scaler and model (column, feature) for rows of other tasks; without it they get the mean model.
     """
 
     models: Float64Array
@@ -65,6 +74,7 @@ class TaskModels:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     preparation: Preparation | None = None
     releases: Releases = field(default_factory=Releases, repr=False)
+    unseen: UnseenModel | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
@@ -75,9 +85,14 @@ class TaskModels:
                 f"models of shape {shape} do not fit {len(self.tasks)} tasks, {len(self.classes)} classes and "
                 f"{self.n_features} features"
             )
-        if not np.isfinite(self.models).all():
+        if self.unseen is not None and self.unseen[1].shape != (columns, width):
+            raise DataError(
+                f"a model of shape {self.unseen[1].shape} for unseen tasks does not fit models of shape {shape}"
+            )
+        if not np.isfinite(self.models).all() or (self.unseen is not None and not np.isfinite(self.unseen[1]).all()):
             raise DataError("a model holds a value that is not a finite number")
-        if len(self.scalers) != len(self.tasks) or any(not _fits(s, self.n_features) for s in self.scalers):
+        used = (*self.scalers, *(() if self.unseen is None else self.unseen[:1]))
+        if len(self.scalers) != len(self.tasks) or any(not _fits(s, self.n_features) for s in used):
             raise DataError(
                 f"{len(self.scalers)} scalers do not fit {len(self.tasks)} tasks and {self.n_features} features"
             )
@@ -95,6 +110,7 @@ class TaskModels:
         result: Result,
         loss: Loss | None = None,
         provenance: Mapping[str, Any] | None = None,
+        unseen: UnseenModel | None = None,
     ) -> TaskModels:
         """Models of a run, with its certificate and the totals of its ledger; ``federation`` is what was judged."""
         origin = federation.origin
@@ -118,6 +134,7 @@ class TaskModels:
             ledger_totals(result),
             {"rhfedmtl": VERSION, "data": data, "stopped": result.stopped, **(provenance or {}), **_statement(result)},
             federation.preparation,
+            unseen=unseen,
         )
 
     def updated(self, result: Result) -> TaskModels:
@@ -148,8 +165,18 @@ class TaskModels:
 
     @property
     def reference(self) -> Float64Array:
-        """r, the mean model, for tasks that were not seen (column, feature)."""
+        """r, the mean model (column, feature)."""
         return np.asarray(self.models.mean(axis=0))
+
+    @property
+    def unseen_kind(self) -> str:
+        """``pooled`` if rows of unseen tasks have a model of their own, else ``mean``."""
+        return "mean" if self.unseen is None else "pooled"
+
+    @property
+    def unseen_words(self) -> str:
+        """Name of the model for unseen tasks, for messages."""
+        return "the mean model of all tasks" if self.unseen is None else "the model of all training rows"
 
     @property
     def proper(self) -> bool:
@@ -166,9 +193,10 @@ class TaskModels:
         return np.array([place.get(name, -1) for name in different.tolist()], dtype=np.int64)[which]
 
     def scores(self, X: Any, task: Any = None) -> Float64Array:
-        """Scores of raw rows (row, column), each by the model of its task; by the reference where that is unknown.
+        """Scores of raw rows (row, column), each by the model of its task; unseen tasks by `model_of` −1.
 
-        ``task`` names the task of every row, or one for all. Without it the only task answers, or the reference.
+        ``task`` names the task of every row, or one for all. Without it the only task answers, or the model for unseen
+        tasks.
         """
         rows = self._checked(X)
         b = self._indices(task, len(rows))
@@ -228,10 +256,12 @@ class TaskModels:
         statement = statement if address else self.releases.charge(statement)
         data = {name: self.provenance["data"][name] for name in ("name", "licence", "rows")}
         known = {"rhfedmtl": VERSION, "data": data, "privacy": statement}
-        return replace(self, models=models, certificate=None, ledger={}, provenance=known, releases=Releases())
+        return replace(
+            self, models=models, certificate=None, ledger={}, provenance=known, releases=Releases(), unseen=None
+        )
 
     def only(self, task: Any = None) -> TaskModels:
-        """The model of one task alone; without a name, the only one or the reference.
+        """The model of one task alone; without a name, the only model or the model for unseen tasks.
 
         The certificate is for all models together, and stays behind where there are others.
         """
@@ -240,7 +270,7 @@ class TaskModels:
             return self
         scaler, model = self.model_of(b)
         name = self.tasks[b : b + 1] if b >= 0 else np.array(["reference"])
-        return replace(self, models=model[None], scalers=(scaler,), tasks=name, certificate=None)
+        return replace(self, models=model[None], scalers=(scaler,), tasks=name, certificate=None, unseen=None)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in plain values."""
@@ -258,7 +288,7 @@ class TaskModels:
         return {**self._header(), "classes": self.classes.tolist(), "tasks": tasks}
 
     def to_onnx(self, path: str | Path, task: Any = None, *, dtype: str = "float64") -> None:
-        """Write the model of one task as ONNX; without a name, the only one or the reference."""
+        """Write the model of one task as ONNX; without a name, the only model or the model for unseen tasks."""
         one = self.only(task)
         d, model = self.n_features, one.models[0]
         intercept = model[:, d] if self.intercept else np.zeros(len(model))
@@ -277,6 +307,10 @@ class TaskModels:
         if scalers[0].mean is not None:
             arrays["mean"] = np.array([scaler.mean for scaler in scalers])
             arrays["scale"] = np.array([scaler.scale for scaler in scalers])
+        if self.unseen is not None:
+            scaler, arrays["unseen"] = self.unseen
+            if scaler.mean is not None and scaler.scale is not None:
+                arrays["unseen_mean"], arrays["unseen_scale"] = scaler.mean, scaler.scale
         if self.certificate is not None:
             arrays["station_primal"] = np.asarray(self.certificate.station_primal, dtype=np.float64)
             arrays["station_dual"] = np.asarray(self.certificate.station_dual, dtype=np.float64)
@@ -310,6 +344,7 @@ class TaskModels:
             header["ledger"],
             header["provenance"],
             None if header.get("preparation") is None else Preparation.from_dict(header["preparation"]),
+            unseen=_unseen(arrays, header),
         )
 
     def _header(self) -> dict[str, Any]:
@@ -331,9 +366,11 @@ class TaskModels:
         return all(scaler is self.scalers[0] for scaler in self.scalers)
 
     def model_of(self, b: int) -> tuple[Scaler, Float64Array]:
-        """Scaler and model of a task, or of the reference (−1)."""
+        """Scaler and model of a task; of unseen tasks (−1) those trained for them, or else the mean model."""
         if b >= 0:
             return self.scalers[b], self.models[b]
+        if self.unseen is not None:
+            return self.unseen
         if not self._scaled_alike:
             raise DataError("tasks were scaled apart, so they have no mean model: name one of them")
         return self.scalers[0], self.reference
@@ -451,6 +488,12 @@ def _scalers(arrays: dict[str, Array], header: dict[str, Any], n_tasks: int) -> 
         return (Scaler(unit=unit),) * n_tasks
     made = [Scaler(mean, scale, unit) for mean, scale in zip(arrays["mean"], arrays["scale"], strict=True)]
     return tuple(made * n_tasks if len(made) == 1 else made)
+
+
+def _unseen(arrays: dict[str, Array], header: dict[str, Any]) -> UnseenModel | None:
+    if "unseen" not in arrays:
+        return None
+    return Scaler(arrays.get("unseen_mean"), arrays.get("unseen_scale"), bool(header["unit"])), arrays["unseen"]
 
 
 def file_of(path: str | Path) -> Path:

@@ -24,7 +24,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import write_whole
 from rhfedmtl.maths.runs import bincount
-from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.models.task_models import TaskModels, UnseenModel
 from rhfedmtl.plain import BESIDE, plain, read
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.billing import RoundEvent
@@ -371,12 +371,14 @@ def new_folder(root: Path, name: str) -> Path:
     raise ConfigError(f"no free folder name like {stamp}-{name} in {root}")
 
 
-def save(folder: Path, known: Record, federation: Federation, result: Result) -> None:
-    """Write run.json, the table of rounds, ledger.json and model.npz into ``folder``."""
+def save(
+    folder: Path, known: Record, federation: Federation, result: Result, unseen: UnseenModel | None = None
+) -> None:
+    """Write run.json, the table of rounds, ledger.json and model.npz into ``folder``; see `TaskModels.unseen`."""
     write_whole(folder / RECORD, json.dumps(known.to_dict(), allow_nan=False) + "\n")
     save_rounds(folder, [known])
     result.ledger.save(folder / "ledger.json")
-    _save_model(folder / "model.npz", known, federation, result)
+    _save_model(folder / "model.npz", known, federation, result, unseen)
 
 
 def save_rounds(folder: Path, many: Iterable[Record]) -> Path:
@@ -444,11 +446,11 @@ def load(path: Path) -> Record:
 cached = lru_cache(maxsize=20_000)(load)
 
 
-def _save_model(path: Path, known: Record, federation: Federation, result: Result) -> None:
+def _save_model(path: Path, known: Record, federation: Federation, result: Result, unseen: UnseenModel | None) -> None:
     """Models with their scaling, certificate and totals, in one array file."""
     loss = known.configuration.options.chosen_loss(federation.kind)
     chosen = {**(known.tuning.chosen if known.tuning else {}), **(known.selection.chosen if known.selection else {})}
     if result.private is not None:
         chosen |= {"lambda1": result.private.lambda1, "lambda2": result.private.lambda2}
     origin = plain({**{name: getattr(known, name) for name in ORIGIN}, **({"chosen": chosen} if chosen else {})})
-    TaskModels.from_result(federation, result, loss, origin).save(path)
+    TaskModels.from_result(federation, result, loss, origin, unseen).save(path)

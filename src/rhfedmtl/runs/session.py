@@ -15,10 +15,12 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, DataError, RHFedMTLError
 from rhfedmtl.files import Lock
+from rhfedmtl.models.task_models import UnseenModel
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs import progress, records
 from rhfedmtl.runs.records import Record
+from rhfedmtl.selection.unseen import pooled_for
 from rhfedmtl.selection.weights import Chosen, settled
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import SECONDS, Checkpoint, Keeper
@@ -58,6 +60,10 @@ def _chosen(how: Execution, config: RunConfig, federation: Federation, watch: Wa
 
 def _settled(config: RunConfig, how: Execution) -> Chosen:
     return settled(config, config.federation(), how=replace(how, threads=1))
+
+
+def _pooled(config: RunConfig) -> UnseenModel | None:
+    return pooled_for(config, config.federation(), threads=1)
 
 
 @dataclass(frozen=True)
@@ -113,11 +119,21 @@ class Session:
     def finish(self, result: Result) -> Record:
         """Record the run, and forget how to go on where it is complete."""
         known = self.record(result)
-        records.save(self.folder, known, self.federation, result)
+        unseen = None if result.stopped == "interrupted" else self._pooled()
+        records.save(self.folder, known, self.federation, result, unseen)
         progress.forget(self.folder)
         if result.stopped != "interrupted":
             checkpoint.discard(self.checkpoint)
         return known
+
+    def _pooled(self) -> UnseenModel | None:
+        """The model for unseen tasks, trained where the data is."""
+        config, cluster = self.chosen.config, self.how.cluster
+        if cluster is None:
+            return pooled_for(config, self.federation, self.how.threads)
+        with cluster.Pool() as pool:
+            unseen: UnseenModel | None = pool.submit(_pooled, config).result()
+        return unseen
 
     def record(self, result: Result | None) -> Record:
         """The record of this run; None before it has a result."""
