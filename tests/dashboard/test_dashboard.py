@@ -23,6 +23,7 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.dashboard import network, whatif
 from rhfedmtl.dashboard.index import INTERRUPTED, RUNNING, Index, Row
 from rhfedmtl.dashboard.pages import RunQuery, one_run, runs
+from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain
@@ -185,6 +186,24 @@ def test_what_if_refuses_in_words(page: Page, folder: Path, pilot: str) -> None:
     assert whatif.Scenario.of({"pilot": "../my own"}, folder).pilot is None
     (folder / "bad.pilot").write_text("{")
     assert "is not a pilot" in page.get("/whatif?pilot=bad")[1]
+
+
+def test_a_run_shows_the_weight_that_it_chose(tmp_path: Path) -> None:
+    """The page of a run has the chosen λ₂ with the reason, during the run and after it."""
+    request = Request("synthetic", tasks=20, terminals=5, settings={"relatedness": 1.0})
+    config = RunConfig("hfedmtl", request, budget=("energy=12000",))
+    run, index, pages = session.begin(config, Execution(threads=1), tmp_path), Index(tmp_path), []
+
+    def watch(now: Progress) -> None:
+        index.refresh()
+        pages.extend(one_run(row.name, index.record(row.name), row, index.place(row.name)) for row in index.rows)
+
+    run.finish(run.run(watch))
+    assert run.chosen.selection is not None
+    assert run.chosen.selection.chosen == {"lambda2": 1.0}
+    watch(None)  # type: ignore[arg-type]
+    assert "λ₁ = 0.001, λ₂ = 1 (preferred by rows held out)" in pages[-1]
+    assert "λ₂ = 0.01" not in "".join(pages)
 
 
 def test_a_sweep_is_counted_while_it_goes_on(tmp_path: Path) -> None:

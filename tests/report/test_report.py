@@ -24,7 +24,7 @@ from rhfedmtl.report import along, figures, folder, tables, views, words
 from rhfedmtl.report.charts import Heat, LineChart, Styles
 from rhfedmtl.report.sections import chapter
 from rhfedmtl.runs import lookup
-from rhfedmtl.runs.records import Record
+from rhfedmtl.runs.records import Record, load
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies.study import StudyResult, run_all, side_by_side
 from rhfedmtl.training.config import RunConfig
@@ -435,6 +435,33 @@ def test_one_run_has_a_report(tmp_path: Path) -> None:
     (chart,) = (each for each in charts(text) if each.get("y", {}).get("label") == "H (local steps per round)")
     assert chart["series"][0]["y"] == json.loads((run / "run.json").read_text())["result"]["local_steps"]
     assert json.loads((run / "run.json").read_text())["command"] in unescape(text)
+
+
+def test_settings_show_the_weights_that_runs_used(tmp_path: Path) -> None:
+    """The report of a run shows the λ₂ that it chose and the reason; the report of a comparison shows the range."""
+    words = ["--tasks", "20", "--terminals", "5", "--set", "relatedness=1", "--out", str(tmp_path / "runs"), "--json"]
+    train = ["train", "--algorithm", "hfedmtl", "--budget", "energy=12000", *words]
+    facts = json.loads(CliRunner().invoke(app, train).stdout)
+    assert facts["weights"]["lambda2"] == 1.0, "the usual value is 0.01"
+    page = report.write(Path(facts["saved"]), draw=False).path.read_text()
+    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 1 (preferred by rows held out)</dd>" in page
+    compared = ["compare", "--algorithms", "hfedmtl,fedu,local", "--seeds", "1", "--workers", "1"]
+    words[-2] = str(tmp_path / "compared")
+    json.loads(CliRunner().invoke(app, [*compared, "--budgets", "500,12000", *words]).stdout)
+    page = report.write(tmp_path / "compared", draw=False).path.read_text()
+    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.01 to 1 (hfedmtl), 0.01 (fedu)</dd>" in page
+
+
+def test_settings_of_a_tuned_study_show_what_tuning_chose(tmp_path: Path) -> None:
+    """Settings show the chosen weights instead of the weights before tuning."""
+    words = ["compare", "--tasks", "2", "--terminals", "2", "--algorithms", "rhfedmtl", "--tune", "--budgets", "200"]
+    CliRunner().invoke(app, [*words, "--seeds", "1", "--workers", "1", "--out", str(tmp_path)])
+    (record,) = [load(path) for path in (tmp_path / "runs").glob("*.json")]
+    assert record.tuning is not None
+    chosen = record.tuning.chosen
+    page = report.write(tmp_path, draw=False).path.read_text()
+    assert f"<dd>λ₁ = {chosen['lambda1']:.3g}, λ₂ = {chosen['lambda2']:.3g}</dd>" in page
+    assert "before tuning" not in page
 
 
 def test_command_prints_where_the_report_is(results: Path, tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def show(found: StudyResult) -> None:
 
 def show_lambda2(result: StudyResult) -> None:
     """Print the λ2 that each method used."""
-    if lambda2 := result.lambda2():
+    if lambda2 := result.weight_ranges("lambda2"):
         paragraph("; ".join(f"{label} {values}" for label, values in lambda2.items()), "lambda2: ")
     if labels := result.lambda2_kept():
         verb = "chooses" if len(labels) == 1 else "choose"

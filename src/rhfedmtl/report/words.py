@@ -192,16 +192,11 @@ def settings(result: StudyResult) -> dict[str, str]:
     """What all runs of a study share, in words: data, prices, budgets, weights, faults, seeds, versions."""
     record = _some_record(result)
     configuration, axes = record.configuration, result.study.axes
-    options = configuration.options
-    weights = {"lambda1": ("λ₁", options.lambda1), "lambda2": ("λ₂", options.weight("lambda2"))}
     facts = {
         "data": _data(record, axes),
         "prices": _prices(configuration.cost, axes),
         "budget": ", ".join(f"{k} {short(v)}" for k, v in configuration.budget.items() if f"budget.{k}" not in axes),
-        "weights": ", ".join(
-            f"{symbol} = {short(value)}" for name, (symbol, value) in weights.items() if f"learning.{name}" not in axes
-        )
-        + (" before tuning" if configuration.tune else ""),
+        "weights": _weights(result),
         "faults": configuration.faults,
         "seeds": f"{result.study.seeds}; intervals are 95 % (Student's t over seeds)"
         if result.study.seeds > 1
@@ -209,6 +204,21 @@ def settings(result: StudyResult) -> dict[str, str]:
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
     }
     return {name: text for name, text in facts.items() if text}
+
+
+def _weights(result: StudyResult) -> str:
+    """λ₁ and λ₂ of the runs. Methods that differ are listed by name; a single run has the reason of its choice."""
+    texts = []
+    for name, symbol in (("lambda1", "λ₁"), ("lambda2", "λ₂")):
+        methods: dict[str, list[str]] = {}
+        for label, values in result.weight_ranges(name).items():
+            methods.setdefault(values, []).append(label)
+        if methods and f"learning.{name}" not in result.study.axes:
+            parts = [f"{values} ({', '.join(labels)})" for values, labels in methods.items()]
+            texts.append(f"{symbol} = {', '.join(parts if len(methods) > 1 else methods)}")
+    selections = [record.selection for record in result.every_record()]
+    reasons = [f" ({selection.why})" for selection in selections if selection is not None and len(selections) == 1]
+    return "".join([", ".join(texts), *reasons])
 
 
 def _some_record(result: StudyResult) -> Record:

@@ -188,7 +188,7 @@ def summaries(found: Reproduced, out: Path) -> list[StudySummary]:
             str(out / f"{name}.csv"),
             sum(result.ran().values()),
             [*result.study.findings, *(f"Not run: {reason}" for reason in result.refusals())],
-            result.lambda2(),
+            result.weight_ranges("lambda2"),
         )
         for result in found.studies
         for name in [result.study.name]

@@ -327,11 +327,16 @@ class StudyResult:
         lambda2 = [r.weights["lambda2"] for r in self.records(variant, at) if "lambda2" in r.weights]
         return Cell(variant, at, mean, half, against, printed, rounds, seeds, lambda2)
 
-    def lambda2(self) -> dict[str, str]:
-        """The λ2 that each method used, by its label; the smallest and the largest if its runs differ."""
+    def every_record(self) -> list[Record]:
+        """Records of all runs."""
+        return [self.record(point.variant, point.at, point.seed) for point in self.study.points]
+
+    def weight_ranges(self, weight: str) -> dict[str, str]:
+        """The λ1 or λ2 that each method used, by its label; the smallest and the largest if its runs differ."""
         texts = {}
         for name, label in self.labels.items():
-            values = sorted(value for cell in self.cells if cell.variant == name for value in cell.lambda2)
+            runs = [record for at in self.places for record in self.records(name, at)]
+            values = sorted(run.weights[weight] for run in runs if weight in run.weights)
             if values:
                 ends = dict.fromkeys((f"{values[0]:.3g}", f"{values[-1]:.3g}"))
                 texts[label] = " to ".join(ends)
