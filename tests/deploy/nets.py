@@ -115,6 +115,12 @@ def build(folder: Path, federation: Federation, **more: Any) -> Path:
     return folder
 
 
+def owner_allows(terminal: Path, least_steps: int = 1) -> None:
+    """Write the line with which the owner of a terminal allows orders of less than a pass."""
+    path = terminal / "terminal.toml"
+    path.write_text(f"least_steps = {least_steps}\n" + path.read_text().replace("least_steps = 0\n", ""))
+
+
 def shorten_journals(folder: Path, longest: int) -> None:
     """Let the cloud put a checkpoint in the place of every journal that is longer."""
     path = folder / "cloud" / "cloud.toml"

@@ -174,6 +174,7 @@ def test_newcomers_count_from_the_third_on(tmp_path: Path) -> None:
             invited = operator.command("invite", station=0)
             np.savez(tmp_path / "rows.npz", X=rows["X"][:5], y=rows["y"][:5])
             enrol(invited["token"], folder / f"terminal-{invited['number']}", tmp_path / "rows.npz")
+            nets.owner_allows(folder / f"terminal-{invited['number']}")
             supervisor.add(folder / f"terminal-{invited['number']}")
             nets.wait(operator, lambda s, n=count: len(s["stations"][0]["terminals"]) == n and nets.all_connected(s))  # type: ignore[misc]
         second = nets.trained(operator, budget=["energy=900"])

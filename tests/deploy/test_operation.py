@@ -111,6 +111,7 @@ def test_a_new_terminal_joins_with_a_token(net: Any, tmp_path: Path) -> None:
     assert made["number"] == invited["number"] == 6
     with pytest.raises(ConfigError, match="used already"):
         enrol(invited["token"], tmp_path / "again", tmp_path / "rows.npz")
+    nets.owner_allows(folder / name)
     supervisor.add(folder / name)
     nets.wait(operator, lambda s: 6 in members(s, 0))
     certified(operator)

@@ -372,6 +372,7 @@ def test_an_operator_signs_and_the_cloud_never_has_the_key(tmp_path: Path) -> No
             assert json.loads(told.stdout) == {"signed": ["terminal/2"]}
 
         enrol(token, folder / "terminal-2", rows, waits=sign)
+        nets.owner_allows(folder / "terminal-2")
         supervisor.add(folder / "terminal-2")
         nets.wait(operator, lambda s: len(s["stations"][0]["terminals"]) == 3 and nets.all_connected(s))
         with pytest.raises(ConfigError, match="used already"):
