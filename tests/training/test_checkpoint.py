@@ -225,7 +225,7 @@ def test_long_checkpoints_get_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(checkpoint, "write", lambda *_: now.__setitem__(0, now[0] + 1.0))
 
     class Nothing:
-        ledger = None
+        ledger = noise_key = None
 
         def state(self) -> dict[str, Any]:
             return {}
