@@ -111,9 +111,9 @@ def test_a_start_at_the_best_point_brings_more_than_one_at_the_station_models() 
     gaps: dict[str, list[float]] = {"auto": [], "add": []}
     for seed in range(8):
         data = federation(sizes=[[12]] * 16, d=6, seed=seed)
-        for merge in gaps:
+        for merge, values in gaps.items():
             method = DualMethod(SmoothedHinge(), MeanRegularised(1e-3, 1.0), MERGES[merge]())
-            gaps[merge].append(learn(data, method, 3000.0, Fixed(12, 1, 10)).certificate.relative_gap)
+            values.append(learn(data, method, 3000.0, Fixed(12, 1, 10)).certificate.relative_gap)
     assert np.mean(gaps["auto"]) < 0.5 * np.mean(gaps["add"])
 
 
