@@ -216,15 +216,6 @@ def test_help_lists_what_a_plan_heeds() -> None:
     assert not any(name in text for name in ("--mu", "--phi", "--server-step"))
 
 
-def test_rounds_that_grow_over_the_run_are_told() -> None:
-    """K times M would not come to the rounds in all: K is that of the first server iteration."""
-    sizes = ["--tasks", "5", "--terminals", "5", "--samples-per-task", "70", "--budget", "energy=1400"]
-    prices = ["--cost", "energy=0.1,10", "--cost", "time=step:0.002,station:0.05,cloud:0.1,adds:elapsed"]
-    told = CliRunner().invoke(app, ["plan", *sizes, *prices, "--budget", "time=1.2"]).output
-    assert "1 at first, more later (rounds of a station" in told
-    assert "5 server iterations; 7 rounds in all" in told
-
-
 def test_a_plan_states_its_weights(tmp_path: Path) -> None:
     """A plan has a line with λ1 and λ2: from the defaults, from the command line, or from the file of a pilot."""
     small, pilot = ["plan", "--budget", "energy=1400"], str(tmp_path / "kept.pilot")

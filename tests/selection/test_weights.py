@@ -107,11 +107,11 @@ def test_a_run_of_a_sweep_is_repeated_by_its_command() -> None:
 @pytest.mark.parametrize("algorithm", ["rhfedmtl", "hfedmtl", "mocha", "lbfgs", "fedu", "giant", "fedavg", "local"])
 def test_compare_trains_what_train_trains(algorithm: str, tmp_path: Path) -> None:
     """The same options give the same λ2, and every metric to the last digit."""
-    same = ["--tasks", "20", "--terminals", "5", "--set", "relatedness=1", "--json", "--out", str(tmp_path)]
-    words = ["compare", "--algorithms", algorithm, "--budgets", "12000", "--seeds", "1", "--workers", "1"]
+    same = ["--tasks", "40", "--terminals", "5", "--set", "relatedness=1", "--json", "--out", str(tmp_path)]
+    words = ["compare", "--algorithms", algorithm, "--budgets", "20000", "--seeds", "1", "--workers", "1"]
     printed = CliRunner().invoke(app, [*words, "--metric", "accuracy", *same])
     (cell,) = json.loads(printed.output)["cells"]
-    trained = CliRunner().invoke(app, ["train", "--algorithm", algorithm, "--budget", "energy=12000", *same])
+    trained = CliRunner().invoke(app, ["train", "--algorithm", algorithm, "--budget", "energy=20000", *same])
     facts = json.loads(trained.output)
     assert cell["mean"] == facts["accuracy"]
     assert cell["rounds"] == facts["rounds"]
@@ -124,7 +124,7 @@ def test_compare_trains_what_train_trains(algorithm: str, tmp_path: Path) -> Non
 
 def test_compare_says_which_lambda2_each_method_used(tmp_path: Path) -> None:
     """A line has the λ2 of every method; a note names the methods that cannot choose."""
-    words = ["compare", "--tasks", "20", "--terminals", "5", "--set", "relatedness=1", "--budgets", "12000"]
+    words = ["compare", "--tasks", "40", "--terminals", "5", "--set", "relatedness=1", "--budgets", "20000"]
     words += ["--algorithms", "hfedmtl,fedu,fedavg", "--seeds", "1", "--workers", "1", "--out", str(tmp_path)]
     text = " ".join(CliRunner().invoke(app, words).output.split())
     assert "lambda2: hfedmtl 1; fedu 0.01" in text

@@ -52,7 +52,6 @@ def work(report: PlanReport) -> list[tuple[str, str]]:
         parts = [f"{a}" if a == b else f"{a}–{b}" for a, b in report.local_steps_by_station[:12]]
         lines.append(("H by station", ", ".join(parts) + (" …" if len(report.local_steps_by_station) > 12 else "")))
     cut = " planned, cut short by the budget" if report.station_rounds > report.rounds else ""
-    cut = " at first, more later" if report.rounds > report.station_rounds * report.cloud_rounds else cut
     lines += [
         ("K", f"{report.station_rounds:,}{cut} (rounds of a station in a server iteration)"),
         ("M", f"{how_many(report.cloud_rounds, 'server iteration')}; {how_many(report.rounds, 'round')} in all"),

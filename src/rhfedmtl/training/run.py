@@ -392,7 +392,7 @@ class Run:
         state = kept(self.ledger)
         self.accounting.resume(state)
         self._certificates.resume(*state["certificates"])
-        self._memo = state["memo"]
+        self._memo = dict(state["memo"])
         for name in _KEPT:
             setattr(self, name, _copied(state[name]))
         self._certifier.ordered, self._certifier.asked = state["known"]

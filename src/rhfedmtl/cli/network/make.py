@@ -27,7 +27,6 @@ from rhfedmtl.cli.options import (
 from rhfedmtl.data.registry import parse_names
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.policies.base import ONE_PASS
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
@@ -74,7 +73,7 @@ def init(
             "also under --masked: owners must allow it in terminal.toml. [0]",
             min=0,
         ),
-    ] = ONE_PASS,
+    ] = 0,
     precision: Precision = "float64",
     test_rows: Annotated[
         str, option(METHOD_PANEL, "--test-rows", "Where test rows lie: station, terminal.")
