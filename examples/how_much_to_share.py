@@ -8,7 +8,7 @@ thirty times larger.
     python examples/how_much_to_share.py [PICTURE.png]      # about 30 s; needs the extra plot
 """
 
-import sys
+import argparse
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -29,7 +29,7 @@ def accuracy(federation, lambda2, energy, seed):
     return 100 * train(federation, method, Measured(), settings, ledger=ledger).metrics["balanced_accuracy"].mean()
 
 
-def main(picture="how_much_to_share.png"):
+def main(picture):
     """Measure and draw."""
     source = Request("watch").source()
     federations = [federate(source, Split(grouped=True), seed) for seed in SEEDS]
@@ -50,4 +50,6 @@ def main(picture="how_much_to_share.png"):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("picture", nargs="?", default="how_much_to_share.png", help="default: %(default)s")
+    main(**vars(parser.parse_args()))

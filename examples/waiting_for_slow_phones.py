@@ -7,7 +7,7 @@ nobody trained on.
     python examples/waiting_for_slow_phones.py [PICTURE.png]      # about 15 s; needs the extra plot
 """
 
-import sys
+import argparse
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,12 +30,11 @@ def prices(federation):
 
 def accuracy(federation, policy, seconds, seed):
     """Balanced accuracy, mean over people, when the time is up."""
-    ledger = Ledger(prices(federation), {"time": seconds})
-    result = train(federation, DualMethod(), policy, Settings(seed=seed, certify_every=10_000), ledger=ledger)
-    return 100 * result.metrics["balanced_accuracy"].mean()
+    ledger, settings = Ledger(prices(federation), {"time": seconds}), Settings(seed=seed, certify_every=10_000)
+    return 100 * train(federation, DualMethod(), policy, settings, ledger=ledger).metrics["balanced_accuracy"].mean()
 
 
-def main(picture="waiting_for_slow_phones.png"):
+def main(picture):
     """Measure and draw."""
     source = Request("watch").source()
     federations = [federate(source, Split(terminals=5, grouped=True), seed) for seed in SEEDS]
@@ -56,4 +55,6 @@ def main(picture="waiting_for_slow_phones.png"):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("picture", nargs="?", default="waiting_for_slow_phones.png", help="default: %(default)s")
+    main(**vars(parser.parse_args()))

@@ -4,10 +4,10 @@ Each person has few labelled rows. With HAR: is this person sitting (5 people, 7
 of seven exercises is this (watch, 10 people, 40 rows each)? A round costs 10 a station, a step 0.1. The test is on all
 other rows.
 
-    python examples/what_energy_buys.py [PICTURE.png] [har.npz | "UCI HAR Dataset"]      # about 30 s; needs plot
+    python examples/what_energy_buys.py [PICTURE.png] [--har har.npz]      # about 30 s; needs the extra plot
 """
 
-import sys
+import argparse
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -23,11 +23,6 @@ SEEDS = range(10)
 WATCH = Request("watch", terminals=5, samples_per_task=40, test_rest=True)
 
 
-def har(path):
-    """The paper's question."""
-    return Request("har", path, tasks=5, terminals=5, samples_per_task=70, positive="SITTING", test_rest=True)
-
-
 def accuracy(federation, policy, energy, seed):
     """Balanced accuracy, mean over people, when the energy is spent."""
     ledger = Ledger("energy=0.1,10", {"energy": energy})
@@ -36,9 +31,10 @@ def accuracy(federation, policy, energy, seed):
     return 100 * result.metrics["balanced_accuracy"].mean()
 
 
-def main(picture="what_energy_buys.png", path=None):
+def main(picture, path):
     """Measure and draw."""
-    federations = [(har(path) if path else WATCH).federation(seed) for seed in SEEDS]
+    har = Request("har", path, tasks=5, terminals=5, samples_per_task=70, positive="SITTING", test_rest=True)
+    federations = [(har if path else WATCH).federation(seed) for seed in SEEDS]
     dearest = 10 * federations[0].n_tasks + 10 * federations[0].n_terminals  # a round of H = 100
     budgets = dearest * np.array([1, 1.5, 2, 3, 4, 6, 8])
     _, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
@@ -57,4 +53,7 @@ def main(picture="what_energy_buys.png", path=None):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("picture", nargs="?", default="what_energy_buys.png", help="default: %(default)s")
+    parser.add_argument("--har", dest="path", metavar="PATH", help="har.npz, or the folder 'UCI HAR Dataset'")
+    main(**vars(parser.parse_args()))

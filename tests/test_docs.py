@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -161,6 +162,19 @@ def test_citation_names_this_version_and_the_papers() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == rhfedmtl.__version__
     assert [len(paper["authors"]) for paper in citation["references"]] == [6, 4]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_examples_have_help_and_refuse_unknown_words(path: Path, tmp_path: Path) -> None:
+    """`--help` prints the usage, a word that the example does not know is an error, and neither writes a file."""
+    pytest.importorskip("matplotlib")
+    for word, status, text in (("--help", 0, f"usage: {path.name}"), ("--picture", 2, "unrecognized arguments")):
+        words = [sys.executable, str(path), word]
+        run = subprocess.run(words, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert run.returncode == status, run.stderr
+        assert text in run.stdout + run.stderr
+        assert "Traceback" not in run.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_examples_say_how_to_run_them() -> None:
