@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from rhfedmtl.algorithms.options import Options
+from rhfedmtl.cli.main import app
 from rhfedmtl.data.federation import Federation, Source
 from rhfedmtl.data.loaders import saved
 from rhfedmtl.data.loaders.table import Columns, from_frame, load
@@ -319,3 +321,43 @@ def test_a_frame_with_a_name_twice_is_refused() -> None:
     frame = pd.DataFrame([["t", 0, 1.0, 2.0]], columns=["task", "y", "a", "a"])
     with pytest.raises(DataError, match="two columns 'a'"):
         from_frame(frame)
+
+
+def test_a_misspelt_column_has_a_suggestion(tmp_path: Path) -> None:
+    """The error names the column that is spelled nearly so, in training and in prediction."""
+    rows = "\n".join(f"{i % 2},{i % 3},{0.5 * i}" for i in range(60))
+    (tmp_path / "rain.csv").write_text(f"RainTomorrow,site,x\n{rows}\n")
+    words = ["--path", str(tmp_path / "rain.csv"), "--out", str(tmp_path / "runs")]
+    train = ["train", *words, "--task", "site", "--budget", "energy=200", "--label"]
+    assert "did you mean RainTomorrow?" in str(CliRunner().invoke(app, [*train, "RainTomorow"]).exception)
+    assert CliRunner().invoke(app, [*train, "RainTomorrow"]).exit_code == 0
+    predict = ["predict", str(tmp_path / "runs"), *words[:2], "--label", "RainTomorow"]
+    assert "did you mean RainTomorrow?" in str(CliRunner().invoke(app, predict).exception)
+
+
+def test_a_column_that_numbers_the_rows_has_a_note(tmp_path: Path) -> None:
+    """A whole number that differs in every row is a feature with a note; measurements and small tables have no note."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"y": np.arange(40) % 2, "task": np.arange(40) % 3, "x": rng.normal(size=40)})
+    table["customer_id"] = rng.permutation(40) + 10_000
+    source = from_frame(table)
+    (note,) = (note for note in source.notes if "customer_id" in note)
+    assert "another whole number in every row" in note
+    assert "--drop" in note
+    assert "customer_id" in source.feature_names
+    table["customer_id"] //= 2
+    assert not any("customer_id" in note for note in from_frame(table).notes)
+    assert not any("every row" in note for note in from_frame(table[:20]).notes)
+
+
+@pytest.mark.parametrize("written", ["{:.1f} mm", "{:.1f}mm", "{:.0f} km/h", "{:.1f} °C", "{:.1f} µg", "{:.0f} %"])
+def test_numbers_with_a_unit_are_left_out_with_the_reason(written: str) -> None:
+    """The note shows a cell and says how to write it."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"y": np.arange(300) % 2, "task": np.arange(300) % 3, "x": rng.normal(size=300)})
+    table["rain"] = [written.format(value) for value in 1000 * rng.random(300)]
+    (note,) = (note for note in from_frame(table).notes if note.startswith("left out"))
+    assert f"'rain' holds numbers like {sorted(set(table['rain']))[0]!r}: write 1234.5, without marks" in note
+    table["rain"] = [f"{i}{'ABC'[i % 3]}" for i in range(300)]
+    (note,) = (note for note in from_frame(table).notes if note.startswith("left out"))
+    assert "300 different texts" in note

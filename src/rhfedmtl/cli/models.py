@@ -14,7 +14,7 @@ from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import fact
 from rhfedmtl.data.registry import parse_names
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
     from rhfedmtl.models.task_models import TaskModels
@@ -196,7 +196,8 @@ class _Asked:
         self.table, self.place = self.read.columns, self.read.place
         for name in [*([task_column] if task_column else []), *([label] if label else []), *drop]:
             if name not in self.table:
-                raise DataError(f"{path} has no column {name!r}: it has {listing(list(self.table))}")
+                hint = nearest(name, self.table)
+                raise DataError(f"{path} has no column {name!r}: it has {listing(list(self.table))}{hint}")
 
     def tasks(self, models: TaskModels) -> Any:
         """Name of every row's task, or the one of all."""

@@ -32,8 +32,9 @@ EMPTY = "is empty"
 DATES = "holds dates: make numbers of them"
 NESTED = "holds lists or records: make columns of numbers or texts of them"
 GROUPED = r"\d{1,3}(?P<mark>[ ,.'’\u00a0\u202f])\d{3}((?P=mark)\d{3})*([.,]\d+)?"
-DRESSED = re.compile(rf"[+-]?[$€£¥]? ?[+-]?({GROUPED}|\d+([.,]\d+)?) ?[%$€£¥]?")
-"""A number that people read as one: thousands parted, with a unit of money or a per cent sign, a decimal comma."""
+UNIT = r"([%$€£¥]|(?P<unit>[A-Za-zµΩ°][A-Za-zµΩ°/²³%]{0,7}))"
+DRESSED = re.compile(rf"[+-]?[$€£¥]? ?[+-]?({GROUPED}|\d+([.,]\d+)?) ?{UNIT}?")
+"""A number that people read as a number: thousands parted, a decimal comma, or a unit as in ``12.3 mm``."""
 PLAIN = "write 1234.5, without marks for thousands or units"
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?")
 
@@ -144,8 +145,10 @@ def _coded(words: list[str | None], most: int) -> Cells | str:
 
 
 def dressed(known: Sequence[str]) -> bool:
-    """Whether all values of a text are numbers to a reader, and not all of them to a program."""
-    return all(DRESSED.fullmatch(word) for word in known) and Notation().numbers(known) is None
+    """Return True if a reader takes all values of a text for numbers, with one unit at most, and a program does not."""
+    matches = [DRESSED.fullmatch(word) for word in known]
+    units = {match["unit"] for match in matches if match is not None}
+    return all(matches) and len(units) == 1 and Notation().numbers(known) is None
 
 
 def spelled(column: Array) -> list[str | None]:

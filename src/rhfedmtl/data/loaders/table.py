@@ -21,7 +21,7 @@ from rhfedmtl.data.loaders.cells import GAPS, Array, Cells, Float64Array
 from rhfedmtl.data.loaders.table_files import RawTable, read
 from rhfedmtl.data.preparation import Preparation, Spelled
 from rhfedmtl.data.registry import parse_names
-from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.errors import ConfigError, DataError, nearest
 
 MISSING = ("mean", "drop-rows", "drop-columns", "error")
 SMALL_TASKS = ("keep", "drop", "error")
@@ -197,7 +197,8 @@ class _Maker:
             if name not in self.table:
                 part = next((part for part in ("label", "task") if getattr(columns, part) == name), None)
                 way = f"; name the column of {part}s with --{part}" if part else ""
-                raise DataError(f"{where} has no column {name!r}: it has {listing(list(self.table))}{way}")
+                hint = nearest(name, self.table)
+                raise DataError(f"{where} has no column {name!r}: it has {listing(list(self.table))}{way}{hint}")
 
     def source(self) -> Source:
         """All of it."""
@@ -212,7 +213,7 @@ class _Maker:
         terminal, terminal_names = (None, ()) if columns.terminal is None else self._codes(columns.terminal)
         texts = {name: each.words for name, each in found.items() if each.words is not None}
         gaps = {name: int(each.gaps.sum()) for name, each in found.items() if each.gaps.any()}
-        self._say(texts, gaps)
+        self._say(found, texts, gaps)
         for part, names in (("labels", label.class_names), ("tasks", task_names)):
             if alike := cells.alike(names):
                 self.notes.append(
@@ -306,12 +307,18 @@ class _Maker:
         self._keep(whole, f"have gaps in {listing(gappy)} (--missing drop-rows)")
         return {name: Cells(each.values[whole], each.words) for name, each in found.items()}
 
-    def _say(self, texts: dict[str, tuple[str, ...]], gaps: dict[str, int]) -> None:
+    def _say(self, features: dict[str, Cells], texts: dict[str, tuple[str, ...]], gaps: dict[str, int]) -> None:
         if self.left_out:
             self.notes.append("left out: " + "; ".join(f"{name!r} {why}" for name, why in self.left_out.items()))
         if texts:
             more = ", and one for gaps" if texts.keys() & gaps.keys() else ""
             self.notes.append(f"text in {listing(list(texts))}: a column of 0 and 1 for each value{more}")
+        if ids := [name for name, column in features.items() if column.words is None and _numbers_rows(column)]:
+            columns, has = ("column", "has") if len(ids) == 1 else ("columns", "have")
+            self.notes.append(
+                f"{columns} {listing(ids)} {has} another whole number in every row and became a feature: leave an "
+                "ID out (--drop)"
+            )
         told = set(self.columns.texts())
         for name in (name for name, words in texts.items() if name not in told and cells.dressed(words)):
             self.notes.append(f"{name!r} holds numbers like {texts[name][0]!r}, read as text: {cells.PLAIN}")
@@ -330,6 +337,13 @@ class _Maker:
         told |= dict.fromkeys(columns.dropped(), "left out, as told")
         told |= {name: part for name, part in named.items() if name is not None}
         return tuple((name, told[name]) for name in self.table)
+
+
+def _numbers_rows(column: Cells) -> bool:
+    """Return True for whole numbers that differ in all rows, of which there are more than classes can have."""
+    values = column.values
+    integers = bool((values == np.round(values)).all())  # False if there are gaps
+    return integers and len(values) > cells.MOST_CLASSES and len(np.unique(values)) == len(values)
 
 
 def _gaps(count: int) -> str:
