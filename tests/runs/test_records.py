@@ -173,10 +173,11 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text)
     listed = CliRunner().invoke(app, ["runs", "list", "--folder", str(tmp_path), "--json"])
+    assert CliRunner().invoke(app, ["runs", "list", str(tmp_path), "--json"]).stdout == listed.stdout
     facts = json.loads(listed.output)
     assert [line["name"] for line in facts["runs"]] == ["good"]
     assert [Path(line.split()[0]).parent.name for line in facts["unreadable"]] == ["old", "torn"]
-    printed = CliRunner().invoke(app, ["runs", "list", "--folder", str(tmp_path)])
+    printed = CliRunner().invoke(app, ["runs", "list", str(tmp_path)])
     assert printed.exit_code == 0
     assert printed.stdout.splitlines()[1].startswith("good")
     assert printed.stderr.count("unreadable: ") == 2

@@ -303,7 +303,25 @@ def _rebuilt(name: str, options: Options, kind: str, option: str) -> Algorithm |
         return None
 
 
-def no_effect(name: str, unheeded: list[str]) -> str:
-    """What to say of options that an algorithm pays no heed to."""
+def no_effect(name: str, unheeded: list[str], options: Options | None = None) -> str:
+    """Return the error for options that change nothing.
+
+    With ``options`` the error blames the chosen loss, relationship, merge or channel if only another has the option.
+    """
+    first = unheeded[0]
+    if len(unheeded) == 1 and options is not None and (owner := _other_owner(first, options)) is not None:
+        choice, entries = owner
+        ways = " or ".join(f"{choice} {entry}" for entry in entries)
+        return f"{first} has no effect on {choice} {options[choice]}: leave it out, or take {ways}"
     have, them = ("has", "it") if len(unheeded) == 1 else ("have", "them")
     return f"{', '.join(unheeded)} {have} no effect on {name}: leave {them} out"
+
+
+def _other_owner(option: str, options: Options) -> tuple[str, list[str]] | None:
+    """Return "loss", say, and the losses that have this option, if the chosen loss does not have it."""
+    for choice in ("loss", "relationship", "merge", "channel"):
+        registry = DECLARING[choice]
+        entries = [name for name in registry if option in {own.name for own in registry[name].options}]
+        if entries and options[choice] is not None and options[choice] not in entries:
+            return choice, entries
+    return None

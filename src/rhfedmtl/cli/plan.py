@@ -152,7 +152,7 @@ def _check_heeded(options: Options) -> None:
     from rhfedmtl.algorithms.options import idle, no_effect
 
     if unheeded := idle("rhfedmtl", options):
-        raise ConfigError(no_effect("a plan", unheeded))
+        raise ConfigError(no_effect("a plan", unheeded, options))
 
 
 def _check_untold(pilot: Path, request: Request, options: Options, *, sizes: bool) -> None:

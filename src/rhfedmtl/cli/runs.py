@@ -11,6 +11,7 @@ import typer
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 from rhfedmtl.cli.text import amount, certified, console, fact
+from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.plain import plain
 
@@ -31,13 +32,24 @@ NAMES = 26
 
 
 @app.command("list")
-def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+def list_runs(
+    place: Annotated[
+        Path | None, typer.Argument(help="Where runs are, as with --folder.", metavar="[FOLDER]", show_default=False)
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Where runs are: of `train`, or the --out of a sweep. [runs]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List runs: algorithm, data, seed, budget, result, certified gap. Files that cannot be read are named.
 
-    rhfedmtl runs list --folder out/
+    rhfedmtl runs list out/
     """
     from rhfedmtl.runs import lookup
 
+    if place is not None and folder is not None:
+        raise ConfigError(f"{place} and --folder {folder} both say where the runs are: leave --folder out")
+    folder = place or folder or Path("runs")
     found, refused = lookup.readable(folder)
     if as_json:
         print_json({"runs": [{"name": name, **_line(known)} for name, known in found.items()], "unreadable": refused})

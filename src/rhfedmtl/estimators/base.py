@@ -396,7 +396,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         built = build(self.algorithm, options, federation.kind)
         unheeded = idle(self.algorithm, options, federation.kind, built) if self.options else []
         if unheeded := [name for name in unheeded if name in (self.options or {})]:
-            raise ConfigError(f"options={self.options!r}: {no_effect(self.algorithm, unheeded)}")
+            raise ConfigError(f"options={self.options!r}: {no_effect(self.algorithm, unheeded, options)}")
         if is_yardstick(self.algorithm) and self.budget is not None:
             raise ConfigError(f"algorithm {self.algorithm!r} is a yardstick that knows no budget: leave the budget out")
         if self.warm_start and not isinstance(built.method, DualMethod):

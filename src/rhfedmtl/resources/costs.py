@@ -410,6 +410,9 @@ def _split(text: str, example: str) -> list[tuple[str, str]]:
         elif items:
             items[-1] = (items[-1][0], f"{items[-1][1]},{part}")
         else:
+            name = part.strip()
+            if _NAME.fullmatch(name):
+                raise ConfigError(f"'{name}' has no number: write it as in {example}")
             raise ConfigError(f"'{text}' names no resource type; write it as in {example}")
     return items
 

@@ -179,7 +179,7 @@ class RunConfig:
         """`check`, and refuse what would change nothing: settings of other algorithms."""
         built = self.check()
         if unheeded := idle(self.algorithm, self.options, built=built):
-            raise ConfigError(no_effect(self.algorithm, unheeded))
+            raise ConfigError(no_effect(self.algorithm, unheeded, self.options))
         if self.options.auto and not isinstance(built.method, DualMethod):
             raise ConfigError(
                 f"{self.algorithm} has no weights to choose: give {', '.join(self.options.auto)} as numbers"
