@@ -153,6 +153,57 @@ def test_a_run_without_a_budget_has_a_model_for_unseen_tasks(run: Path, source: 
     np.testing.assert_array_equal(TaskModels.load(folder / "u.npz").scores(X), pooled.scores(X))
 
 
+def test_rows_with_an_empty_task_are_predicted_as_those_of_an_unseen_task(
+    run: Path, source: Source, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every row of the table has an answer, and a note counts the rows without a task."""
+    folder = run.parent.parent
+    write_csv(folder / "gaps.csv", source, np.flatnonzero(source.task == 1)[:20])
+    lines = (folder / "gaps.csv").read_text().splitlines()
+    lines[4] = lines[4].removeprefix("person-2")
+    (folder / "gaps.csv").write_text("\n".join(lines) + "\n")
+    words = ["predict", str(run), "--path", "gaps.csv", "--task-column", "person", "--label", "exercise"]
+    facts = json.loads(said(folder, *words, "--json"))
+    assert (facts["rows"], facts["without_task"], facts["unknown_tasks"], facts["tasks"]) == (20, 1, [], 1)
+    assert facts["predictions"]["task"] == ["person-2"] * 3 + [""] + ["person-2"] * 16
+    models = TaskModels.load(run)
+    rows = source.X[np.flatnonzero(source.task == 1)[:20], :10].astype(np.float64)
+    assert facts["predictions"]["prediction"][3] == models.predict(rows[3:4])[0]
+    labels = [line.split(",")[-1] for line in lines[1:]]
+    right = [a == b for a, b in zip(facts["predictions"]["prediction"], labels, strict=True)]
+    assert facts["metrics"]["accuracy"] == pytest.approx(np.mean(right[:3] + right[4:]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        cli.app(words, standalone_mode=False)
+    note = " ".join(capsys.readouterr().err.split())
+    assert "1 of 20 rows have no 'person': predicted with the mean model, the first is line 5" in note
+
+
+def test_texts_that_a_spreadsheet_would_run_are_quoted(tmp_path: Path) -> None:
+    """Tasks and classes that start a formula get a quote, numbers do not; an option keeps the texts unchanged."""
+    rng = np.random.default_rng(0)
+    names = ["=1+2", "+cmd", "-sum(1)", "@task", "-3", "plain"]
+    task = np.repeat(names, 12)
+    y = np.where(rng.random(len(task)) < 0.5, "=yes", "\tno")
+    X = rng.normal(size=(len(task), 2))
+    RHFedMTLClassifier("energy=2000", lambda2=0.1, random_state=0).fit(X, y, task=task).save(tmp_path / "m.npz")
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["task", "X0", "X1"], *([name, 0.5, -0.5] for name in names)])
+    words = ["predict", "m.npz", "--path", "rows.csv"]
+    said(tmp_path, *words, "--out", "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["task"] for row in rows] == ["'=1+2", "'+cmd", "'-sum(1)", "'@task", "-3", "plain"]
+    assert {row["prediction"] for row in rows} == {"'=yes", "'\tno"}
+    assert all(float(row["score"]) == float(row["score"]) for row in rows)
+    assert next(row["task"] for row in csv.DictReader(said(tmp_path, *words).splitlines())) == "'=1+2"
+    said(tmp_path, *words, "--out", "raw.csv", "--formulas")
+    with (tmp_path / "raw.csv").open(newline="") as file:
+        assert [row["task"] for row in csv.DictReader(file)] == names
+    facts = json.loads(said(tmp_path, *words, "--json"))
+    assert facts["predictions"]["task"] == names, "JSON is for programs"
+
+
 @pytest.mark.parametrize("form", ["onnx", "npz", "json"])
 def test_a_model_leaves_in_every_format_with_the_same_scores(form: str, run: Path, source: Source) -> None:
     """ONNX in onnxruntime, a model file of its own, and plain JSON agree with the run's model of the task."""

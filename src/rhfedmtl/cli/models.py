@@ -36,6 +36,13 @@ def predict(
     label: Annotated[str | None, typer.Option("--label", help="Column of true labels, to say what is right.")] = None,
     drop: Annotated[str, typer.Option("--drop", help="Columns that are no features: a,b,c.")] = "",
     out: Annotated[Path | None, typer.Option("--out", help="CSV file for the predictions. [standard output]")] = None,
+    formulas: Annotated[
+        bool,
+        typer.Option(
+            "--formulas",
+            help="Write texts that start with =, +, - or @ unchanged: a spreadsheet may run them. [with a ' before]",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict new rows, each with the model of its task.
@@ -56,7 +63,7 @@ def predict(
     asked = _Asked(models, path, task_column, task, label, list(parse_names(drop)))
     found = _predicted(models, asked)
     if out is not None:
-        _write(out, found)
+        _write(out, found, formulas=formulas)
     facts = {
         "rows": len(found["prediction"]),
         **_facts(models, asked, found),
@@ -68,6 +75,12 @@ def predict(
     if facts["unknown_tasks"]:
         names = ", ".join(facts["unknown_tasks"][:5]) + (" and more" if len(facts["unknown_tasks"]) > 5 else "")
         typer.echo(f"note: not learned, so predicted with {models.unseen_words}: task {names}", err=True)
+    if asked.without_task:
+        rows = f"{len(asked.without_task):,} of {facts['rows']:,} rows have no {asked.column!r}"
+        typer.echo(
+            f"note: {rows}: predicted with {models.unseen_words}, the first is {asked.place(asked.without_task[0])}",
+            err=True,
+        )
     if asked.same:
         pairs = [f"{word} for {name}" for word, name in asked.same.items()]
         shown = ", ".join(pairs[:5]) + (" and more" if len(pairs) > 5 else "")
@@ -79,7 +92,7 @@ def predict(
             err=True,
         )
     if out is None:
-        _table(sys.stdout, found)
+        _table(sys.stdout, found, formulas=formulas)
     else:
         typer.echo(f"{facts['rows']} rows predicted, written to {out}")
     for name, value in facts["metrics"].items():  # beside the table, not in it
@@ -188,6 +201,7 @@ class _Asked:
         self.where, self.task, self.label, self.drop = str(path), task, label, drop
         self.filled: list[str] = []
         self.same: dict[str, str] = {}
+        self.without_task: list[int] = []
         self.column = task_column or _learned_column(models) or "task"
         known = models.preparation
         texts = [] if known is None else [known.columns[j] for j in known.texts]
@@ -200,7 +214,9 @@ class _Asked:
                 raise DataError(f"{path} has no column {name!r}: it has {listing(list(self.table))}{hint}")
 
     def tasks(self, models: TaskModels) -> Any:
-        """Name of every row's task, or the one of all."""
+        """Name of every row's task, empty if its cell is empty; or the task of all rows."""
+        from rhfedmtl.data.loaders import cells
+
         if self.task is not None:
             if self.task in self.table and models.find(self.task)[0] < 0:
                 raise DataError(
@@ -208,9 +224,10 @@ class _Asked:
                 )
             return str(models.only(self.task).tasks[0])
         if self.column in self.table:
-            words = _words(self.table[self.column], f"{self.where}, column {self.column!r}", self.place)
-            self.same = _same_numbers(models, set(words))
-            return [self.same.get(word, word) for word in words]
+            words = cells.spelled(self.table[self.column])
+            self.without_task = [row for row, word in enumerate(words) if word is None]
+            self.same = _same_numbers(models, {word for word in words if word is not None})
+            return ["" if word is None else self.same.get(word, word) for word in words]
         if len(models.tasks) == 1:
             return str(models.tasks[0])
         raise DataError(
@@ -285,12 +302,13 @@ def _predicted(models: TaskModels, asked: _Asked) -> dict[str, Any]:
 
 def _facts(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[str, Any]:
     """Tasks that were not learned, and metrics where the labels are known."""
-    tasks = sorted(set(found["task"]))
+    tasks = sorted(set(found["task"]) - {""})
     unknown = [name for name, b in zip(tasks, models.find(tasks).tolist(), strict=True) if b < 0]
     return {
         "tasks": len(tasks),
         "unknown_tasks": unknown,
         "unseen_model": models.unseen_kind,
+        "without_task": len(asked.without_task),
         "filled": asked.filled,
         "metrics": _metrics(models, asked, found),
     }
@@ -314,8 +332,9 @@ def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[s
         truth = _class_codes(models, asked, where)
         scores = np.column_stack([values for name, values in found.items() if name.split("_")[0] == "score"])
     task = np.array(found["task"])
-    parts = [metrics.measure(truth[task == t], scores[task == t], len(models.classes)) for t in np.unique(task)]
-    return {name: mean(np.array([part[name] for part in parts])) for name in parts[0]}
+    names = [name for name in np.unique(task) if name]  # rows without a task belong to no mean over tasks
+    parts = [metrics.measure(truth[task == name], scores[task == name], len(models.classes)) for name in names]
+    return {name: mean(np.array([part[name] for part in parts])) for name in (parts[0] if parts else ())}
 
 
 def _words(column: Any, where: str, place: Any) -> list[str]:
@@ -347,14 +366,23 @@ def _columns(found: dict[str, Any]) -> dict[str, list[Any]]:
     return {name: values if isinstance(values, list) else values.tolist() for name, values in found.items()}
 
 
-def _write(out: Path, found: dict[str, Any]) -> None:
+def _write(out: Path, found: dict[str, Any], *, formulas: bool) -> None:
     from rhfedmtl import array_file
 
     with array_file.writing(out), out.open("w", newline="", encoding="utf-8") as file:
-        _table(file, found)
+        _table(file, found, formulas=formulas)
 
 
-def _table(file: Any, found: dict[str, Any]) -> None:
+def _table(file: Any, found: dict[str, Any], *, formulas: bool) -> None:
+    columns = _columns(found)
     table = csv.writer(file, lineterminator="\n")
-    table.writerow(found)
-    table.writerows(zip(*_columns(found).values(), strict=True))
+    table.writerow(columns if formulas else map(_quoted, columns))
+    table.writerows(zip(*(map(_quoted, cells) if not formulas else cells for cells in columns.values()), strict=True))
+
+
+def _quoted(cell: Any) -> Any:
+    """The cell, with a quote before a text that a spreadsheet would run as a formula; a number is no formula."""
+    from rhfedmtl.data.loaders.cells import Notation
+
+    starts = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{cell}" if starts and not Notation().is_number(cell) else cell
