@@ -1,7 +1,8 @@
 """Strangers at the doors of a real network: whether it lives, what it takes, and who still gets in.
 
 ``python benchmarks/attacks.py [--seconds 25] [--descriptors 1024]`` lets a small network learn, each node in a process
-of its own, attacks a station and the cloud, starts again what dies, and prints one line for each attack.
+of its own, attacks a station and the cloud, restarts dead nodes, and prints a line for each attack. Every attack
+has a control: the same call, small and from a node with the right to it, must succeed before the attack begins.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 
 from rhfedmtl.data.request import Request
 from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.local.provision import Blueprint, make_network
-from rhfedmtl.deploy.node.config import Waits, read_station
+from rhfedmtl.deploy.node.config import StationConfig, Waits, read_station
 from rhfedmtl.deploy.node.credentials import Credentials, Identity
 from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.operator import Operator
+from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 
 CROWD, CALLERS, LARGE = 1100, 4, 250 << 20
@@ -68,15 +71,20 @@ class Node:
         self.process.wait(30)
 
 
+def config_of(folder: Path) -> StationConfig:
+    """Configuration of the attacked station."""
+    return read_station(folder / STATION / "station.toml")
+
+
 def address(folder: Path) -> tuple[str, int]:
     """Where the station listens."""
-    host, port = read_station(folder / STATION / "station.toml").node.listen.split(":")
+    host, port = config_of(folder).node.listen.split(":")
     return host, int(port)
 
 
 @contextmanager
 def crowd(folder: Path) -> Iterator[None]:
-    """Plain connections that say nothing, made again as soon as they are cut."""
+    """Plain, silent connections that are made again as soon as they are cut."""
     stop = threading.Event()
     held: list[socket.socket] = []
 
@@ -146,7 +154,7 @@ def many_connections(folder: Path) -> Iterator[None]:
     above, where = Identity(folder.name, "station", 0), read_station(folder / STATION / "station.toml").node.listen
     credentials, channels = Credentials.of(folder / "terminal-1").client(), []
     calls = []
-    hello = wire.TerminalUp(hello=wire.Hello(oldest=1, newest=1, network=folder.name, node=1)).SerializeToString()
+    hello = greeting(folder)
     for i in range(1000):
         channel = grpc.secure_channel(where, credentials, options=channel_options(above, 1 << 20))
         channels.append(channel)
@@ -158,22 +166,67 @@ def many_connections(folder: Path) -> Iterator[None]:
             channel.close()
 
 
-def gets_in(folder: Path) -> bool:
-    """Whether a terminal with good credentials is answered now."""
-    above, where = Identity(folder.name, "station", 0), read_station(folder / STATION / "station.toml").node.listen
-    hello = wire.TerminalUp(hello=wire.Hello(oldest=1, newest=1, network=folder.name, node=1)).SerializeToString()
-    credentials = Credentials.of(folder / "terminal-1").client()
-    with grpc.secure_channel(where, credentials, options=channel_options(above, 1 << 20)) as channel:
-        call = channel.stream_stream(f"/{SERVICE}.Station/Attach")(iter([hello]), timeout=3, wait_for_ready=True)
+def greeting(folder: Path, node: int = 1, protocol: int = codec.PROTOCOL, up: Any = wire.TerminalUp) -> bytes:
+    """First message of a terminal or station, in the protocol of the product."""
+    hello = wire.Hello(oldest=protocol, newest=protocol, network=config_of(folder).node.network, node=node)
+    message: bytes = up(hello=hello).SerializeToString()
+    return message
+
+
+def gets_in(folder: Path, protocol: int = codec.PROTOCOL) -> bool:
+    """Return True if the station welcomes terminal 1 now."""
+    config = config_of(folder)
+    return answered(
+        Identity(config.node.network, "station", 0),
+        config.node.listen,
+        folder / "terminal-1",
+        "Station/Attach",
+        greeting(folder, protocol=protocol),
+        wire.TerminalDown,
+    )
+
+
+def answered(above: Identity, where: str, caller: Path, method: str, data: bytes, down: Any) -> bool:
+    """Return True if a node with the credentials in the folder ``caller`` is welcomed."""
+    options = channel_options(above, 1 << 20)
+    with grpc.secure_channel(where, Credentials.of(caller).client(), options=options) as channel:
+        call = channel.stream_stream(f"/{SERVICE}.{method}")(iter([data]), timeout=3, wait_for_ready=True)
         try:
-            return wire.TerminalDown.FromString(next(call)).WhichOneof("body") == "welcome"
-        except grpc.RpcError:
+            return bool(down.FromString(next(call)).WhichOneof("body") == "welcome")
+        except (grpc.RpcError, StopIteration):
             return False
+
+
+def must(control: bool, name: str) -> None:
+    """End with an error if the control of an attack failed: a refusal after it would prove nothing."""
+    if not control:
+        raise SystemExit(f"the control of {name!r} failed: refusals of this attack prove nothing")
+
+
+def within(folder: Path, seconds: float) -> bool:
+    """Return True as soon as a good terminal gets in; after an attack the last one may leave a queue."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if gets_in(folder):
+            return True
+    return False
+
+
+def speaks_where_it_may(folder: Path, target: str, method: str) -> bool:
+    """Return True if the method that strangers flood answers a small message of a node that may call it."""
+    if method == "Control/Command":
+        return bool(Operator(folder).command("status"))
+    if target == STATION:
+        return gets_in(folder)
+    config = config_of(folder)
+    above, hello = Identity(config.node.network, CLOUD), greeting(folder, up=wire.StationUp)
+    return answered(above, config.cloud, folder / "station-1", method, hello, wire.StationDown)
 
 
 def measure(name: str, node: Node, folder: Path, attack: Callable[[], object], seconds: float) -> None:
     """One attack: deaths, most memory and descriptors, and how often a good terminal got in."""
     operator = Operator(folder)
+    must(within(folder, 30.0), name)
     (before, _), deaths, seen, tries, entered = node.look(), node.deaths, [(0, 0)], 0, 0
     first = operator.command("status")["training"]["round"]
     with attack():  # type: ignore[attr-defined]
@@ -207,7 +260,11 @@ def main() -> None:
             folder,
             Blueprint("attacked", made, {**learning, "options": options}, resources, Waits(start=15.0), observed=False),
         )
-        cloud, station, other = (Node(folder, name, given.descriptors) for name in (CLOUD, STATION, "station-1"))
+        cloud, station = (Node(folder, name, given.descriptors) for name in (CLOUD, STATION))
+        Operator(folder).wait_for_cloud(60.0)
+        # A node that runs twice is heard once, so this control comes before the station itself.
+        must(speaks_where_it_may(folder, CLOUD, "Cloud/Attach"), "4 x 250 MB to the cloud as a station")
+        other = Node(folder, "station-1", given.descriptors)
         # Terminal 1 stays away: its credentials are those that try to get in.
         terminals = Node(folder, "terminal-0", given.descriptors, ("terminal-2", "terminal-3"))
         try:
@@ -227,6 +284,7 @@ def main() -> None:
                 ("4 x 250 MB to the station, a member", STATION, "Station/Attach", "terminal-1"),
             ):
                 node = cloud if target == CLOUD else station
+                must(method == "Cloud/Attach" or speaks_where_it_may(folder, target, method), name)
                 attack = lambda t=target, m=method, c=caller: large_messages(folder, t, m, c)  # noqa: E731
                 measure(name, node, folder, attack, min(given.seconds, 8.0))
         finally:
