@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl import unpacking
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.files import write_whole
 
@@ -56,8 +57,10 @@ def read(path: Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Array]]:
         raise
     except FileNotFoundError:
         raise DataError(f"no {kind.name} {path}: there is no such file") from None
-    except (OSError, ValueError, EOFError, KeyError, MemoryError, RuntimeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is not a {kind.name}, or was damaged ({error}): save it again") from error
+    except unpacking.READING as error:
+        raise DataError(
+            f"{path} is not a {kind.name}, or was damaged ({unpacking.why(error)}): save it again"
+        ) from error
     return _verified(path, kind, header, arrays), arrays
 
 
@@ -80,8 +83,7 @@ def _unpack(path: Path, kind: Kind) -> dict[str, Array]:
         raise DataError(f"{path} is not a {kind.name}: it holds {', '.join(sorted(names)[:6]) or 'nothing'}")
     if any(member.compress_type != zipfile.ZIP_STORED or member.file_size > size for member in members):
         raise DataError(f"{path} is not a {kind.name}: its parts are compressed")
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+    return unpacking.read_npz(path)
 
 
 def _verified(path: Path, kind: Kind, header: Any, arrays: Mapping[str, Array]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl import unpacking
 from rhfedmtl.data import cache
 from rhfedmtl.data.federation import Origin, Source
 from rhfedmtl.errors import DataError
@@ -74,10 +75,11 @@ def read_npz(path: Path) -> Source:
     """Source from an ``.npz``."""
     wanted = ("X", "y", "subject", "feature_names", "activity_names", "chain")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            data = {name: file[name] for name in wanted if name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as .npz ({error}): fetch it again") from error
+        data = unpacking.read_npz(path, wanted)
+    except DataError:
+        raise
+    except unpacking.READING as error:
+        raise DataError(f"{path} cannot be read as .npz ({unpacking.why(error)}): fetch it again") from error
     missing = [name for name in wanted[:-1] if name not in data]
     if missing:
         raise DataError(f"{path} lacks the array {', '.join(missing)}: it must hold {', '.join(wanted[:-1])}")
@@ -87,11 +89,13 @@ def read_npz(path: Path) -> Source:
 def read_zip(path: Path) -> Source:
     """Source from a zip of the official folder, or from a zip that holds this zip."""
     try:
+        unpacking.check_zip(path)
         with zipfile.ZipFile(path) as outer:
             inner = [n for n in outer.namelist() if n.endswith(f"{FOLDER}.zip") and not n.startswith("__MACOSX")]
             if not inner:
                 return read_folder(_root(zipfile.Path(outer), str(path)), str(path))
             with zipfile.ZipFile(io.BytesIO(outer.read(inner[0]))) as archive:
+                unpacking.check_parts(path, archive)
                 return read_folder(_root(zipfile.Path(archive), str(path)), str(path))
     except zipfile.BadZipFile as error:
         raise DataError(f"{path} is a broken zip ({error}): download it again") from error

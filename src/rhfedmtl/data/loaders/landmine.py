@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl import unpacking
 from rhfedmtl.data import cache
 from rhfedmtl.data.federation import Federation, Origin, Source
 from rhfedmtl.errors import ConfigError, DataError
@@ -112,17 +113,23 @@ def _read(path: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int16], n
 
 def _read_npz(path: Path) -> tuple[Any, Any, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return tuple(np.asarray(file[name]) for name in ("X", "y", "task"))  # type: ignore[return-value]
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} cannot be read as an .npz with the arrays X, y and task ({error})") from error
+        arrays = unpacking.read_npz(path, ("X", "y", "task"))
+        return arrays["X"], arrays["y"], arrays["task"]
+    except DataError:
+        raise
+    except unpacking.READING as error:
+        reason = unpacking.why(error)
+        raise DataError(f"{path} cannot be read as an .npz with the arrays X, y and task ({reason})") from error
 
 
 def _read_mat(path: Path) -> tuple[Any, Any, Any]:
     from scipy.io import loadmat
 
     try:
+        unpacking.check_mat(path)
         file = loadmat(path)
+    except DataError:
+        raise
     except (OSError, ValueError, NotImplementedError, TypeError) as error:
         raise DataError(f"{path} cannot be read as a .mat of MATLAB 5 to 7.2 ({error})") from error
     names = next((pair for pair in CELLS if pair[0] in file and pair[1] in file), None)

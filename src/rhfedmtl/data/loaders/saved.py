@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl import unpacking
 from rhfedmtl.data.federation import ARRAYS, Federation, Origin
 from rhfedmtl.data.mapped import map_of
 from rhfedmtl.data.preparation import Preparation
@@ -61,8 +62,8 @@ def load(folder: Path | None) -> Federation:
         file = folder / f"{name}.npy"
         try:
             arrays[name] = np.load(file, mmap_mode=None if 0 in shape else "r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{file} cannot be read ({error}): write the federation again") from error
+        except unpacking.READING as error:
+            raise DataError(f"{file} cannot be read ({unpacking.why(error)}): write the federation again") from error
         if list(arrays[name].shape) != shape:
             raise DataError(f"{file} has shape {arrays[name].shape}, {INDEX} says {tuple(shape)}: write it again")
     names: dict[str, Any] = {name: tuple(index[name]) for name in NAMES}

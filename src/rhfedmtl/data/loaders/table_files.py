@@ -7,19 +7,23 @@ import csv
 import gzip
 import re
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from rhfedmtl import unpacking
 from rhfedmtl.data import cache
 from rhfedmtl.data.loaders.cells import GAPS, Array, Notation, Place
 from rhfedmtl.errors import DataError, MissingExtraError
 
 BLOCK_ROWS = 16384
 GZIP = ".gz"
+LONGEST_LINE = 1 << 24
+"""Characters of a line. A longer header has millions of columns, and would fill the memory."""
 BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 PARTED = re.compile(r"[+-]?([1-9]\d{0,2}( \d{3})+|\d{1,3})")
 """A whole number whose thousands are parted, or a small one."""
@@ -74,7 +78,9 @@ def read_csv(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS
 
 def _open(path: Path, mode: str, **how: Any) -> IO[Any]:
     """The file, unpacked where its name says that it is packed."""
-    return cast("IO[Any]", gzip.open(path, mode, **how) if path.suffix.lower() == GZIP else path.open(mode, **how))
+    if path.suffix.lower() == GZIP:
+        return unpacking.open_gzip(path, mode, **how)
+    return path.open(mode, **how)
 
 
 class _Reader:
@@ -102,13 +108,13 @@ class _Reader:
     def _columns(self, text: set[str]) -> tuple[Array, dict[str, list[Array]]]:
         errors = "replace" if self.encoding == OLD_WINDOWS else "strict"
         with _open(self.path, "rt", encoding=self.encoding, errors=errors, newline="") as stream:
-            header = stream.readline()
+            header = stream.readline(LONGEST_LINE)
             if "\0" in header:
                 raise DataError(f"{self.path} is no text, or UTF-16 without a byte order mark: save it as UTF-8")
             delimiter = max(",;\t|", key=header.count)
             self.notation = self.notation._replace(comma=delimiter != ",")
             stream.seek(0)
-            reader = csv.reader(stream, delimiter=delimiter, strict=True)
+            reader = csv.reader(_lines(stream, self.path), delimiter=delimiter, strict=True)
             names = _header(next(reader, []), self.path)
             columns: dict[str, list[Array]] = {name: [] for name in names}
             self.thousands = dict.fromkeys(names, "")
@@ -151,13 +157,23 @@ class _Reader:
         return np.array([keep(cell, cell) for cell in cells], dtype=object)
 
 
+def _lines(stream: IO[str], path: Path) -> Iterator[str]:
+    """Lines of a file; refuse a line that is too long before its end."""
+    while line := stream.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise DataError(
+                f"{path} has a line of {LONGEST_LINE:,} characters or more: is it a table? Write wide tables as .npz"
+            )
+        yield line
+
+
 def _header(fields: list[str], path: Path) -> list[str]:
     """Names of the columns; those without one get the name that pandas gives them."""
     names = [name.strip() or f"Unnamed: {i}" for i, name in enumerate(fields)]
     if len(names) < 2:
         first = repr(names[0][:40]) if names and fields[0].strip() else "empty"
         raise DataError(f"{path} has no header with two or more columns: its first line must name them, and is {first}")
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise DataError(f"{path}: the header names the column {twice!r} twice: rename one of them")
     return names
@@ -182,6 +198,9 @@ def read_parquet(path: Path) -> dict[str, Array]:
     except ImportError as error:
         raise MissingExtraError("Parquet needs pyarrow: pip install 'rhfedmtl[parquet]'") from error
     try:
+        metadata = parquet.read_metadata(path)
+        cells = metadata.num_rows * metadata.num_columns
+        unpacking.check_growth(path, cells * np.dtype(np.float64).itemsize, "write it as CSV, if you trust it")
         table = parquet.read_table(path)
     except (OSError, ArrowException) as error:
         raise DataError(f"{path} cannot be read as Parquet ({error})") from error
@@ -191,10 +210,11 @@ def read_parquet(path: Path) -> dict[str, Array]:
 def read_npz(path: Path) -> dict[str, Array]:
     """Columns of an NPZ file: arrays of one dimension are columns, of two dimensions several (``X0``, ``X1``, …)."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as .npz ({error})") from error
+        arrays = unpacking.read_npz(path)
+    except DataError:
+        raise
+    except unpacking.READING as error:
+        raise DataError(f"{path} cannot be read as .npz ({unpacking.why(error)})") from error
     columns: dict[str, Array] = {}
     for name, array in arrays.items():
         if array.ndim == 2:

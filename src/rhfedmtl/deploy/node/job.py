@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl import unpacking
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import as_rows, check_finite, check_labels
 from rhfedmtl.deploy.node.config import Limits
@@ -107,13 +108,13 @@ def read_rows(path: Path, columns: tuple[str, ...] = ()) -> NodeRows:
     if path.suffix == TABLE:
         return _read_table(path, columns)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            weight = np.asarray(file["weight"], dtype=np.float64) if "weight" in file else None
-            return NodeRows(as_rows(file["X"]), file["y"], weight)
-    except (OSError, KeyError, ValueError, TypeError) as error:
+        file = unpacking.read_npz(path, ("X", "y", "weight"))
+        weight = np.asarray(file["weight"], dtype=np.float64) if "weight" in file else None
+        return NodeRows(as_rows(file["X"]), file["y"], weight)
+    except (*unpacking.READING, TypeError) as error:
         raise DataError(
-            f"{path} cannot be read as X and y in an .npz file: {error}; numpy.savez('rows.npz', X=X, y=y) writes one, "
-            "and a .csv file with names in its first line will do"
+            f"{path} cannot be read as X and y in an .npz file: {unpacking.why(error)}; "
+            "numpy.savez('rows.npz', X=X, y=y) writes one, and a .csv file with names in its first line will do"
         ) from None
 
 
