@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -491,6 +492,44 @@ def test_a_terminal_can_be_moved_back_at_once(folder: Path, tmp_path: Path) -> N
         return asked
 
     assert run(body) == [(0, 1), (1, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("where", ["trail", "registry"])
+def test_a_full_disk_refuses_a_move_in_words(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The operator reads which file could not be written, and the remedy; the terminal stays at its station."""
+
+    class Context:
+        async def read(self) -> bytes:
+            arguments = json.dumps({"terminal": 0, "station": 1})
+            return wire.Command(name="move", arguments=arguments).SerializeToString()
+
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:5"
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/net/state/file")
+
+    async def body() -> str:
+        cloud = make_cloud(folder, tmp_path)
+        session = attach(cloud, folder, 0)
+        await say(cloud, session, outlook=wire.Outlook(**roster((0, 5), (1, 5))))
+        api = cloud.operator_api
+        monkeypatch.setattr(api, "_check_operator", lambda _: "operator")
+        if where == "trail":
+            monkeypatch.setattr(type(api._trail), "add", full)
+        else:
+            monkeypatch.setattr(cloud.registry.file, "write", full)
+        before = dict(cloud.registry.station)
+        reply = wire.Reply.FromString(await api._command(None, Context()))
+        assert cloud.registry.station == before
+        return reply.trouble
+
+    trouble = run(body)
+    assert "the cloud cannot use /net/state/file: No space left on device" in trouble
+    assert "give the command again" in trouble
+    assert "Errno" not in trouble
 
 
 def test_who_is_being_moved_can_still_come_back(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from rhfedmtl.deploy.node.enrolment import Token
 from rhfedmtl.deploy.node.link import GREETING_S, SERVICE, Rate
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.node.server import guarded, listen
+from rhfedmtl.deploy.node.state import refusal
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
@@ -117,8 +118,8 @@ class OperatorApi:
             failpoint("command", name, "after")
         except (RHFedMTLError, ValueError, TypeError, OSError) as error:
             level = "info" if name else "warning"  # an operator hears it, and need not be told again
-            self._log.seldom("command refused", level, peer=who, command=name, reason=str(error))
-            reply.trouble = str(error)
+            self._log.seldom("command refused", level, peer=who, command=name, reason=refusal(error))
+            reply.trouble = refusal(error)
         return reply.SerializeToString()
 
     async def _export(self, _: Any, context: Any) -> AsyncIterator[bytes]:
@@ -128,7 +129,7 @@ class OperatorApi:
                 self._trail.add("command", self._check_operator(context), command="export")
                 names = await asyncio.to_thread(self._trainer.save, Path(folder))
             except (RHFedMTLError, OSError) as error:
-                yield wire.Chunk(trouble=str(error)).SerializeToString()
+                yield wire.Chunk(trouble=refusal(error)).SerializeToString()
                 return
             for name in names:
                 with Path(folder, name).open("rb") as file:
@@ -400,8 +401,8 @@ class OperatorApi:
         except (RHFedMTLError, OSError) as error:
             # Anybody can cause the first kind: it is in the trail, and no trouble of this network.
             level = "warning" if isinstance(error, OSError) else "info"
-            self._log.seldom("enrolment refused", level, reason=str(error), peer=context.peer())
-            reply.trouble = str(error)
+            self._log.seldom("enrolment refused", level, reason=refusal(error), peer=context.peer())
+            reply.trouble = refusal(error)
         return reply.SerializeToString()
 
     def _certificate(self, asked: wire.Enrol, who: Identity) -> bytes:

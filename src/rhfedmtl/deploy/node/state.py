@@ -54,6 +54,14 @@ def unwritten(error: OSError) -> UnwrittenError:
     return UnwrittenError(f"{what}; make room: started again, it goes on where it was")
 
 
+def refusal(error: Exception) -> str:
+    """Say why a command is refused; an error of a file names the file and the remedy, not a number."""
+    if not isinstance(error, OSError):
+        return str(error)
+    file, reason = error.filename or "its state", error.strerror or str(error)
+    return f"the cloud cannot use {file}: {reason}; mend that on the cloud's machine, and give the command again"
+
+
 def boot() -> bytes:
     """What changes whenever the machine starts; empty where the system does not tell."""
     try:
