@@ -150,7 +150,7 @@ def large_messages(folder: Path, target: str, method: str, caller: str) -> Itera
 
 @contextmanager
 def many_connections(folder: Path) -> Iterator[None]:
-    """One certificate, a thousand connections with a stream each that greets nobody."""
+    """A thousand connections of the same certificate, each with a stream that sends no greeting."""
     above, where = Identity(folder.name, "station", 0), read_station(folder / STATION / "station.toml").node.listen
     credentials, channels = Credentials.of(folder / "terminal-1").client(), []
     calls = []
@@ -224,7 +224,7 @@ def speaks_where_it_may(folder: Path, target: str, method: str) -> bool:
 
 
 def measure(name: str, node: Node, folder: Path, attack: Callable[[], object], seconds: float) -> None:
-    """One attack: deaths, most memory and descriptors, and how often a good terminal got in."""
+    """Measure an attack: deaths, most memory and descriptors, and how often a good terminal got in."""
     operator = Operator(folder)
     must(within(folder, 30.0), name)
     (before, _), deaths, seen, tries, entered = node.look(), node.deaths, [(0, 0)], 0, 0

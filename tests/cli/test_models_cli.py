@@ -176,7 +176,7 @@ def test_rows_with_an_empty_task_are_predicted_as_those_of_an_unseen_task(
         patch.chdir(folder)
         cli.app(words, standalone_mode=False)
     note = " ".join(capsys.readouterr().err.split())
-    assert "1 of 20 rows have no 'person': predicted with the mean model, the first is line 5" in note
+    assert "1 of 20 rows have no 'person': predicted with the mean model of all tasks, the first is line 5" in note
 
 
 def test_texts_that_a_spreadsheet_would_run_are_quoted(tmp_path: Path) -> None:
