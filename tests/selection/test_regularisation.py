@@ -16,7 +16,7 @@ from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.maths.relationships import Learned, MeanRegularised, Safe, Unrelated
 from rhfedmtl.roles.channel import MaskedSums
-from rhfedmtl.selection.folds import Effort, Precision, _without, make_folds, solve, task_metric
+from rhfedmtl.selection.folds import Effort, Precision, make_folds, solve, task_metric, without
 from rhfedmtl.selection.regularisation import LEVEL, choose, weighted
 
 QUICK = Precision(3e-2, 2.0, 40)
@@ -90,7 +90,7 @@ def test_a_task_with_nothing_to_hold_out_leaves_the_choice_to_the_others() -> No
     whole = federation()
     together = replace(whole, group=np.where(whole.row_task == 1, 0, np.arange(len(whole.y))))
     first = np.flatnonzero(whole.row_task == 1)[0]
-    alone = _without(whole, (whole.row_task == 1) & (np.arange(len(whole.y)) != first))
+    alone = without(whole, (whole.row_task == 1) & (np.arange(len(whole.y)) != first))
     for data in (together, alone):
         own = np.flatnonzero(data.row_task == 1)
         folds = make_folds(data, 3)

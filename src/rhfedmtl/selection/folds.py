@@ -30,7 +30,7 @@ from rhfedmtl.training.run import Run, Settings, scores
 IntArray = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
-DRAW, CUT = range(2)  # streams of random numbers of tuning: for its candidates, and for the rows held out
+DRAW, CUT, SAMPLED = range(3)  # streams of random numbers: candidates of tuning, held-out rows, drawn rows
 
 
 class Fold(NamedTuple):
@@ -86,6 +86,18 @@ def usual_folds(federation: Federation) -> int:
     return max(2, min(5, int(np.bincount(federation.row_task).max())))
 
 
+def sample(federation: Federation, count: int, seed: int) -> npt.NDArray[np.bool_]:
+    """Draw about so many training rows: all rows of small tasks, equally many of each other task."""
+    sizes = np.sort(np.bincount(federation.row_task))
+    kept = np.concatenate([[0], np.cumsum(sizes)])[:-1] + sizes * np.arange(len(sizes), 0, -1)  # if a task is the cap
+    first = int(np.searchsorted(kept, count))
+    most = sizes.max() if first == len(sizes) else (count - sizes[:first].sum()) // (len(sizes) - first)
+    rank = np.empty(len(federation.y), dtype=np.int64)
+    order = np.lexsort((np.random.default_rng([seed, SAMPLED]).random(len(rank)), federation.row_task))
+    rank[order] = np.arange(len(rank)) - _starts(federation.row_task)
+    return np.asarray(rank < max(most, 2))
+
+
 def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fold]:
     """Share the training rows of every task out to ``count`` folds, class by class; each is held out once.
 
@@ -101,7 +113,7 @@ def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fo
         part[here] = part[here] if np.ptp(part[here]) else -1
     if part.max() < 0:
         raise ConfigError("every task has one group of training rows: nothing is left where it is held out")
-    return [Fold(_without(federation, part == k), np.flatnonzero(part == k)) for k in range(count) if (part == k).any()]
+    return [Fold(without(federation, part == k), np.flatnonzero(part == k)) for k in range(count) if (part == k).any()]
 
 
 def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:
@@ -114,7 +126,7 @@ def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federa
     held = held_rows(federation, folds, part, seed)
     tests = np.bincount(federation.row_task[held], minlength=federation.n_tasks)
     return replace(
-        _without(federation, held),
+        without(federation, held),
         test_X=federation.X[held],
         test_y=federation.y[held],
         test_offsets=offsets(tests),
@@ -163,7 +175,7 @@ def group_parts(federation: Federation, count: int, seed: int) -> IntArray:
     return part
 
 
-def _without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
+def without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
     """The federation without the rows held out and without test rows; terminals that lose all of theirs are gone."""
     keep = ~held
     sizes = np.bincount(row_terminal(federation)[keep], minlength=federation.n_terminals)
@@ -255,6 +267,16 @@ def held_scores(federation: Federation, fold: Fold, solved: Solved, out: Float64
     for b in range(federation.n_tasks):
         rows = fold.held[task == b]
         out[rows] = scores(solved.scalers[b].transform(federation.X[rows]), solved.models[b])
+
+
+def zero_scores(federation: Federation, fold: Fold, out: Float64Array) -> None:
+    """Write the scores of the zero models: 0 for classes; for numbers the mean training label of the task."""
+    rest, task = fold.federation, federation.row_task[fold.held]
+    out[fold.held] = 0.0
+    if not federation.class_names:
+        count = np.bincount(rest.row_task, minlength=federation.n_tasks)
+        total = np.bincount(rest.row_task, rest.y, minlength=federation.n_tasks)
+        out[fold.held, 0] = (total / np.maximum(count, 1))[task]
 
 
 def task_metric(federation: Federation, held: Float64Array, metric: str, loss: Loss) -> Float64Array:

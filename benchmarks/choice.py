@@ -1,0 +1,177 @@
+"""Which rule should choose λ2 on held-out rows?
+
+    python benchmarks/choice.py --seeds 3 --keep choice.jsonl     # appends results, resumes where it stopped
+
+Rules are compared on the same path of held-out losses:
+
+mean        mean over tasks of the loss; the path ends after two values that are worse than the best (the rule until 1.0)
+relative 0  mean of each task's loss divided by the loss of its zero model, whole grid
+relative t  the same, without a share t of the tasks at each end
+hindsight   the λ2 with the best result on test rows: a yardstick that nobody has
+
+Data: real ones, drawn federations that no other benchmark uses, and tables of 160 tasks with an outlier task whose labels
+contradict its training rows. Results are 100 × balanced accuracy, AUC or R², mean over tasks (the outlier excluded).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.federations import Problem, drawn, real
+from scipy.stats import trim_mean
+
+from rhfedmtl import RHFedMTLClassifier, RHFedMTLRegressor
+from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.maths import metrics
+from rhfedmtl.maths.intervals import interval
+from rhfedmtl.selection.regularisation import LEVEL, PATH2, TRIM, choose
+from rhfedmtl.training.config import usual_scale
+from rhfedmtl.training.run import Settings
+
+SHARES = (0.0, TRIM / 2.0, TRIM, 2.0 * TRIM)
+NUMBERS = range(410_000, 410_012)
+
+
+def with_outlier(seed: int) -> Federation:
+    """160 related regression tasks; the labels of the first change their sign halfway through its rows."""
+    rng = np.random.default_rng([39, seed])
+    tasks, rows, features = 160, 24, 8
+    models = rng.normal(size=features) + 0.5 * rng.normal(size=(tasks, features))
+
+    def draw(count: int) -> tuple[Any, Any]:
+        X = rng.normal(size=(tasks, count, features))
+        return X, np.einsum("tij,tj->ti", X, models) + rng.normal(size=(tasks, count))
+
+    (X, y), (test_X, test_y) = draw(rows), draw(rows)
+    y[0] = 10.0 * np.where(np.arange(rows) % 2, 1.0, -1.0) * y[0] ** 2
+    ends = np.arange(tasks + 1) * rows
+    return Federation(
+        X.reshape(-1, features),
+        y.ravel(),
+        ends,
+        np.arange(tasks + 1),
+        test_X.reshape(-1, features),
+        test_y.ravel(),
+        ends,
+        tuple(f"task-{b}" for b in range(tasks)),
+    )
+
+
+def problems() -> dict[str, Problem]:
+    """All federations, by name."""
+    outlier = Problem("160 tasks, an outlier", with_outlier, metric="rmse")
+    return {problem.name: problem for problem in (*real(), *drawn(NUMBERS), outlier)}
+
+
+def rules(lambda2: np.ndarray[Any, Any], loss: np.ndarray[Any, Any], zero: np.ndarray[Any, Any]) -> dict[str, float]:
+    """The λ2 that each rule takes, from losses (weights × tasks) along the path."""
+    taken = {}
+    until, worse = 1, 0
+    means = np.nanmean(loss, axis=1)
+    while until < len(means) and worse < 2:
+        worse = 0 if means[until] < means[:until].min() else worse + 1
+        until += 1
+    taken["mean"] = level(lambda2[:until], loss[:until], 0.0)
+    for share in SHARES:
+        taken[f"relative {share:g}"] = level(lambda2, loss / zero, share)
+    return taken
+
+
+def level(lambda2: np.ndarray[Any, Any], loss: np.ndarray[Any, Any], share: float) -> float:
+    """The largest λ2 within half a standard error of the best."""
+    loss = loss[:, np.isfinite(loss).all(axis=0)]
+    best = loss[np.argmin(trim_mean(loss, share, axis=1))]
+    cut = int(share * loss.shape[1])
+    for value, each in zip(lambda2, loss, strict=True):
+        ordered = np.sort(each - best)
+        kept = np.clip(ordered, ordered[cut], ordered[len(ordered) - 1 - cut])
+        error = np.std(kept, ddof=1) / ((1.0 - 2.0 * cut / len(kept)) * np.sqrt(len(kept))) if len(kept) > 1 else 0.0
+        if trim_mean(ordered, share) <= LEVEL * error:
+            return float(value)
+    raise AssertionError("the best weight is level with itself")
+
+
+def result(problem: Problem, federation: Federation, lambda2: float, seed: int) -> float:
+    """Points on test rows of a model with this λ2."""
+    kind = RHFedMTLRegressor if federation.kind == "regression" else RHFedMTLClassifier
+    model = kind(lambda2=lambda2, random_state=seed)
+    model.fit(federation.X, federation.y, task=federation.row_task, groups=federation.group)
+    values = []
+    for b in range(1 if "outlier" in problem.name else 0, federation.n_tasks):
+        X, y = federation.test_rows(b)
+        if len(y) == 0:
+            continue
+        found = metrics.measure(y, model.models_.scores(X, np.full(len(X), b)), len(federation.class_names))
+        if problem.metric == "rmse":
+            values.append(1.0 - found["rmse"] ** 2 / float(np.var(federation.test_y)))
+        else:
+            values.append(found["balanced_accuracy" if problem.metric == "accuracy" else problem.metric])
+    return 100.0 * float(np.nanmean(values))
+
+
+def measure(problem: Problem, seed: int) -> dict[str, Any]:
+    """Run the path once, and learn with each λ2 that a rule takes."""
+    federation = problem.make(seed)
+    method = build("rhfedmtl", Options(), federation.kind).method
+    settings = Settings(seed=seed, scale=usual_scale(federation.kind, private=False))
+    path = choose(federation, method, lambda1=(1e-3,), settings=settings)
+    trials = sorted({t.lambda2: t for t in path.trials}.values(), key=lambda t: -t.lambda2)
+    lambda2 = np.array([t.lambda2 for t in trials])
+    relative = np.array([t.tasks for t in trials])
+    taken = rules(lambda2, relative * path.zero, path.zero)
+    assert taken[f"relative {TRIM:g}"] == path.lambda2
+    points = {value: result(problem, federation, value, seed) for value in PATH2}
+    taken["hindsight"] = max(points, key=lambda value: points[value])
+    return {"problem": problem.name, "seed": seed, "taken": taken, "points": {n: points[v] for n, v in taken.items()}}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """A line for each federation, and the mean of each rule against `mean` with its 95 % interval over federations."""
+    names = list(rows[0]["points"])
+    lines = ["| federation | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
+    by_problem: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_problem.setdefault(row["problem"], []).append(row)
+    average: Callable[[str, str], float] = lambda problem, name: float(
+        np.mean([row["points"][name] for row in by_problem[problem]])
+    )
+    for problem, found in by_problem.items():
+        cells = [
+            f"{average(problem, name):.2f} (" + ", ".join(f"{row['taken'][name]:g}" for row in found) + ")"
+            for name in names
+        ]
+        lines.append(f"| {problem} | " + " | ".join(cells) + " |")
+    ahead = [interval(np.array([average(p, name) - average(p, "mean") for p in by_problem])) for name in names]
+    lines.append(
+        "| ahead of `mean` | " + " | ".join(f"{middle:+.2f} ± {half or 0.0:.2f}" for middle, half in ahead) + " |"
+    )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--keep", type=Path, default=Path("choice.jsonl"))
+    arguments = parser.parse_args()
+    rows = [json.loads(line) for line in arguments.keep.read_text().splitlines()] if arguments.keep.exists() else []
+    done = {(row["problem"], row["seed"]) for row in rows}
+    with arguments.keep.open("a") as file:
+        for name, problem in problems().items():
+            for seed in range(arguments.seeds):
+                if (name, seed) not in done:
+                    rows.append(measure(replace(problem), seed))
+                    file.write(json.dumps(rows[-1]) + "\n")
+                    file.flush()
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
