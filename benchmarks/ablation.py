@@ -62,7 +62,6 @@ from rhfedmtl.policies.measured import policy, progress
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles import cloud
-from rhfedmtl.selection import weights
 from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.weights import WeightProblem, within_budget
 from rhfedmtl.training import certifying, run
@@ -138,13 +137,6 @@ MECHANISMS = [
         values(policy, waiting=lambda tau: 0.0),
     ),
     Mechanism("choice of λ2", "the run chooses λ2 on held-out rows", ("choice",), contextlib.nullcontext),
-    Mechanism("extrapolated λ2", "a suggested change of λ2 is squared (LEAP)", ("choice",), values(weights, LEAP=1.0)),
-    Mechanism(
-        "growth only",
-        "without groups λ2 may only grow",
-        ("choice",),
-        lambda: mock.patch.object(weights._FirstRounds, "_factors", _all_factors),
-    ),
     Mechanism(
         "int8 for byte budgets",
         "updates are rounded to 8 bits where bytes are limited; without it, float32",
@@ -173,12 +165,6 @@ MECHANISMS = [
     ),
 ]
 BY_NAME = {mechanism.name: mechanism for mechanism in MECHANISMS}
-
-
-def _all_factors(self: Any, coupled: bool) -> Iterator[tuple[float, float]]:
-    for factor in weights.FACTORS if coupled else (1.0,):
-        if factor != 1.0:
-            yield 1.0, factor
 
 
 # --- cells -----------------------------------------------------------------------------------------------------------
@@ -313,7 +299,7 @@ def learn(setup: Problem, federation: Federation, cell: dict[str, Any], without:
     ):
         before = None
         if group == "choice" and without != "choice of λ2":
-            open_weights = WeightProblem(built, federation, settings, ledger, ("lambda2",), "", False)
+            open_weights = WeightProblem(built, federation, settings, ledger, ("lambda2",))
             present = {"lambda1": setup.lambda1, "lambda2": 0.01}
             record, before = within_budget(open_weights, present)
             relationship = weighted(built.method.relationship, **{**present, **record.chosen})  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
@@ -16,8 +17,9 @@ from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.maths.relationships import Learned, MeanRegularised, Safe, Unrelated
 from rhfedmtl.roles.channel import MaskedSums
-from rhfedmtl.selection.folds import Effort, Precision, make_folds, solve, task_metric, without
-from rhfedmtl.selection.regularisation import LEVEL, choose, weighted
+from rhfedmtl.selection import regularisation
+from rhfedmtl.selection.folds import Effort, Precision, make_folds, sample, solve, task_metric, without
+from rhfedmtl.selection.regularisation import LEVEL, PATH2, Choice, Trial, choose, weighted
 
 QUICK = Precision(3e-2, 2.0, 40)
 GRID = {"folds": 3, "lambda1": (1e-1, 1e-2, 1e-3), "lambda2": (1e-1, 1e-3, 0.0)}
@@ -190,3 +192,59 @@ def test_warm_trials_show_what_cold_ones_do() -> None:
 def test_efforts_add_up() -> None:
     """The cost of a path is the sum of its parts."""
     assert Effort(1, 2, 3, 0.5) + Effort(1, 1, 1, 0.5) == Effort(2, 3, 4, 1.0)
+
+
+def outlier_table(tasks: int = 40, rows: int = 24, features: int = 8) -> Federation:
+    """Related regression tasks; the labels of the first are large and have nothing to do with its rows."""
+    rng = np.random.default_rng(0)
+    models = rng.normal(size=features) + 0.5 * rng.normal(size=(tasks, features))
+    X = rng.normal(size=(tasks, rows, features))
+    y = np.einsum("tij,tj->ti", X, models) + rng.normal(size=(tasks, rows))
+    y[0] = 10.0 * rng.normal(size=rows) * np.square(y[0])
+    ends, nothing = np.arange(tasks + 1) * rows, np.zeros(tasks + 1, dtype=np.int64)
+    names = tuple(f"task-{b}" for b in range(tasks))
+    X = X.reshape(-1, features)
+    return Federation(X, y.ravel(), ends, np.arange(tasks + 1), X[:0], y.ravel()[:0], nothing, names)
+
+
+def test_one_outlier_task_does_not_decide_for_all() -> None:
+    """All λ2 are tried, and the choice is the same without the outlier."""
+    data, method = outlier_table(), build("rhfedmtl", Options(), "regression").method
+    assert isinstance(method, DualMethod)
+    chosen = choose(data, method, lambda1=(1e-3,))
+    assert {trial.lambda2 for trial in chosen.trials} == set(PATH2)
+    assert np.nanmax(chosen.trials[-1].tasks) > 1.5, "the outlier is far worse than its zero model"
+    others = replace(
+        data,
+        X=data.X[24:],
+        y=data.y[24:],
+        terminal_offsets=data.terminal_offsets[:-1],
+        task_offsets=data.task_offsets[:-1],
+        test_offsets=data.test_offsets[:-1],
+        task_names=data.task_names[1:],
+    )
+    assert chosen.lambda2 == choose(others, method, lambda1=(1e-3,)).lambda2 < 0.3
+
+
+@pytest.mark.parametrize(("grid", "text"), [((3.0, 1.0), "smallest"), ((1e-2, 1e-3), "largest"), ((3.0, 0.3, 0.0), "")])
+def test_a_choice_at_the_edge_of_the_grid_says_so(grid: tuple[float, ...], text: str) -> None:
+    """A better λ2 may lie outside."""
+    best = 0.3
+    trials = tuple(Trial(1e-3, value, np.array([abs(np.log((value + 1e-9) / best))]), Effort()) for value in grid)
+    closest = min(grid, key=lambda value: abs(np.log((value + 1e-9) / best)))
+    choice = Choice(1e-3, closest, "loss", trials, np.ones(1))
+    assert (text in repr(choice)) if text else choice.edge == ""
+
+
+@pytest.mark.parametrize("unequal", [0.0, 2.0])
+def test_the_choice_draws_rows_of_large_tables(unequal: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of small tasks, as many of each other task; one part of them is held out once."""
+    data = Request("synthetic", tasks=4, terminals=2, settings={"rows": 800, "unequal": unequal}).federation(0)
+    drawn = sample(data, 400, 0)
+    counts, sizes = np.bincount(data.row_task[drawn]), np.bincount(data.row_task)
+    assert 396 <= drawn.sum() <= 400
+    assert ((counts == sizes) | (counts == counts.max())).all()
+    monkeypatch.setattr(regularisation, "SAMPLE", 400)
+    choice = choose(data, DualMethod(), lambda1=(1e-3,), precision=QUICK)
+    assert choice.effort.solves == len(choice.trials)
+    assert sample(data, 10_000, 0).all()

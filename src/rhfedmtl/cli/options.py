@@ -156,8 +156,7 @@ LEARNING: dict[str, tuple[Any, Any]] = {
 }
 CHOSEN = LEARNING | _weights(
     f", or auto. [{Options.lambda1}]",
-    ". Unless given it is chosen on training rows, under a budget in the first rounds, where it only grows unless "
-    f"groups or many terminals are known; auto: either way [from {LAMBDA2}]",
+    f". If not given, it is chosen on training rows, under a budget in the first rounds [from {LAMBDA2}]",
 )
 """The same where weights that are left open may be chosen; in comparisons only those that are asked for (auto)."""
 COMPARED = LEARNING | _weights(f", or auto. [{Options.lambda1}]", f", or auto: chosen in each run. [{LAMBDA2}]")

@@ -463,7 +463,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 self.warm_start and (last := getattr(self, "_learned_with", None)) is not None
             ):  # duals go on, and weights
                 return SelectionRecord({name: last[name] for name in auto}, "as in the fit before", {}, []), None
-            problem = WeightProblem(built, federation, settings, ledger, auto, asked=not self._left_open())
+            problem = WeightProblem(built, federation, settings, ledger, auto)
             return within_budget(problem, present)
         path = PATH1 if len(auto) > 1 else (present["lambda1"],)
         rows = built.regroup(federation)

@@ -89,13 +89,13 @@ def usual_folds(federation: Federation) -> int:
 def sample(federation: Federation, count: int, seed: int) -> npt.NDArray[np.bool_]:
     """Draw about so many training rows: all rows of small tasks, equally many of each other task."""
     sizes = np.sort(np.bincount(federation.row_task))
-    kept = np.concatenate([[0], np.cumsum(sizes)])[:-1] + sizes * np.arange(len(sizes), 0, -1)  # if a task is the cap
-    first = int(np.searchsorted(kept, count))
-    most = sizes.max() if first == len(sizes) else (count - sizes[:first].sum()) // (len(sizes) - first)
+    totals = np.concatenate([[0], np.cumsum(sizes)])[:-1] + sizes * np.arange(len(sizes), 0, -1)  # if a task is the cap
+    first = int(np.searchsorted(totals, count))
+    cap = sizes.max() if first == len(sizes) else (count - sizes[:first].sum()) // (len(sizes) - first)
     rank = np.empty(len(federation.y), dtype=np.int64)
     order = np.lexsort((np.random.default_rng([seed, SAMPLED]).random(len(rank)), federation.row_task))
     rank[order] = np.arange(len(rank)) - _starts(federation.row_task)
-    return np.asarray(rank < max(most, 2))
+    return np.asarray(rank < max(cap, 2))
 
 
 def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fold]:

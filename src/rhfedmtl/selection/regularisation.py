@@ -95,8 +95,8 @@ class Choice:
             return ""
         if self.lambda2 == 0.0:
             return "; tasks learn best without each other"
-        end, way = ("largest", "larger") if self.lambda2 == max(tried) else ("smallest", "smaller")
-        return f"; lambda2 is the {end} that was tried, a {way} value may be better"
+        end, direction = ("largest", "larger") if self.lambda2 == max(tried) else ("smallest", "smaller")
+        return f"; lambda2 is the {end} that was tried, a {direction} value may be better"
 
     @property
     def effort(self) -> Effort:
@@ -205,7 +205,7 @@ class _Path:
     def _is_level(self, trial: Trial, best: Trial) -> bool:
         behind = self._sign * (best.tasks - trial.tasks)
         behind = behind[np.isfinite(behind)]
-        return trial is best or bool(trim_mean(behind, TRIM) <= LEVEL * _trimmed_error(behind))
+        return trial is best or bool(trim_mean(behind, TRIM) <= LEVEL * trimmed_error(behind))
 
     def _try(self, lambda1: float, lambda2: float) -> Trial:
         columns = self.federation.targets().shape[1]
@@ -223,16 +223,16 @@ class _Path:
 
     def _zero_loss(self) -> Float64Array:
         """Loss of every task's zero model on its held-out rows."""
-        held = np.full((len(self.federation.X), self.federation.targets().shape[1]), np.nan)
+        scores = np.full((len(self.federation.X), self.federation.targets().shape[1]), np.nan)
         for fold in self.folds:
-            zero_scores(self.federation, fold, held)
-        loss = task_metric(self.judged, held, "loss", self.method.loss)
+            zero_scores(self.federation, fold, scores)
+        loss = task_metric(self.judged, scores, "loss", self.method.loss)
         return np.where(loss > 0.0, loss, np.nan)
 
 
-def _trimmed_error(values: Float64Array) -> float:
+def trimmed_error(values: Float64Array, share: float = TRIM) -> float:
     """Return the standard error of a trimmed mean, by the winsorized variance (Yuen 1974)."""
-    count, cut = len(values), int(TRIM * len(values))
+    count, cut = len(values), int(share * len(values))
     if count < 2:
         return 0.0
     ordered = np.sort(values)

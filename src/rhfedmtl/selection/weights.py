@@ -5,10 +5,6 @@ no round of its own: at first a fifth of each terminal's rows is held out, and n
 they prefer. For that nothing need be learned: from the duals at hand follow models for all weights, W = VG. Where
 others are clearly better the run goes on with these, and once nothing is, with all rows. A run that is too short, or
 has too few rows, keeps its weights. So is λ2 chosen where nobody gave it, with a budget and without.
-
-Rows that belong together, such as windows of one recording, make tasks on their own look good on rows held out, and
-fail on new ones. So, under a budget, λ2 that nobody gave only grows, unless groups say what belongs together, or every
-station has so many terminals of its own (not drawn from the rows) that none makes a difference to its model.
 """
 
 from __future__ import annotations
@@ -50,9 +46,6 @@ LOOKS, MOVES = 6, 3
 """Looks of a run at most, and how many of them may change its weights."""
 LEAST_PASSES, FEWEST_ROWS = 5.0, 100
 """A run that pays for fewer passes, or can hold out fewer rows, keeps its weights."""
-MANY_TERMINALS, PASSES_DOWN = 100, 10.0
-"""With so many terminals at every station, rows of one terminal are what belongs together, and none counts much; λ2
-falls for them where the budget pays for so many passes, as weakly coupled tasks take longer."""
 JUDGES = 20_000
 """Of more rows held out, only about so many are asked."""
 MOST_NUMBERS = 10_000_000
@@ -62,9 +55,6 @@ CLEAR = 2.0
 FACTORS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.63, 0.8, 1.0, 1.25, 1.6, 2.5, 5.0, 10.0, 30.0, 100.0)
 """Of λ2, to look at; λ1, where it is chosen too, is looked at with `OWN_FACTORS`."""
 OWN_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
-LEAP = 2.0
-"""Duals were found for the present λ2, so models that follow from them for others ask for too little: the way is longer
-by this power."""
 RANGE = 1e-5, 10.0
 """A λ2 that is chosen lies between these."""
 
@@ -98,10 +88,7 @@ class SelectionRecord:
 
 
 class WeightProblem(NamedTuple):
-    """Weights (``auto``) to choose for a run: what is learned from which rows, how, and the prices and limits of it.
-
-    Where nobody ``asked`` for the choice, and nothing says which rows belong together, λ2 only grows.
-    """
+    """Weights (``auto``) to choose for a run: what is learned from which rows, how, and the prices and limits of it."""
 
     built: Algorithm
     federation: Federation
@@ -109,7 +96,6 @@ class WeightProblem(NamedTuple):
     ledger: Ledger
     auto: tuple[str, ...]
     faults: str = ""
-    asked: bool = True
 
 
 class Chosen(NamedTuple):
@@ -137,7 +123,7 @@ def settled(
     settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=Execution(threads=how.threads))
     if not limits:
         return _unlimited(config, built, federation, settings)
-    problem = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults, asked)
+    problem = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults)
     record, before = within_budget(problem, {name: config.options.weight(name) for name in USUAL}, how, watch)
     if not (asked or record.tried):
         return Chosen(config, None, record)
@@ -198,7 +184,7 @@ class OpenWeights:
         built = Algorithm(method, policy)
         if not (self.asked or can_choose(built, federation, limited=True)):
             return method, None
-        problem = WeightProblem(built, federation, settings, ledger, self.auto, self.faults, self.asked)
+        problem = WeightProblem(built, federation, settings, ledger, self.auto, self.faults)
         found, before = within_budget(problem, self.present)
         self.found = self.found or found
         relationship = weighted(method.relationship, **self.present | found.chosen)
@@ -255,8 +241,6 @@ class _FirstRounds:
         self.data = asked.built.regroup(asked.federation)
         held = held_rows(self.data, FOLDS, 0, asked.settings.seed)
         terminal = row_terminal(self.data)
-        many = not self.data.terminals_drawn and int(np.diff(self.data.task_offsets).min()) >= MANY_TERMINALS
-        self.group = terminal if self.data.group is None and many else self.data.group
         self.order = np.lexsort((held, terminal))  # of every terminal those held out come last
         self.counts = np.bincount(terminal[held], minlength=self.data.n_terminals)
         self.held = held[self.order]
@@ -277,8 +261,6 @@ class _FirstRounds:
             limit = self.asked.ledger.budget.get(name, np.inf)
             if LEAST_PASSES * price > limit:
                 return f"as usual: the budget pays for fewer than {LEAST_PASSES:g} passes"
-            if PASSES_DOWN * price > limit:
-                self.group = self.data.group
             if name in self.portion and price > 0.0:
                 self.portion[name] = min(self.portion[name], PASSES * price)
         return ""
@@ -343,7 +325,7 @@ class _FirstRounds:
         task = data.row_task[order]
         rows = [run.scalers[b].transform(data.X[order[task == b]]) for b in range(data.n_tasks)]
         by_task = np.concatenate([order[task == b] for b in range(data.n_tasks)])
-        together = np.arange(len(by_task)) if self.group is None else self.group[by_task]
+        together = np.arange(len(by_task)) if data.group is None else data.group[by_task]
         group = np.unique(np.column_stack([data.row_task[by_task], together]), axis=0, return_inverse=True)[1].ravel()
         labels = data.y[by_task], data.targets()[by_task], row_weights(data)[by_task]
         return Held(rows, *labels, data.row_task[by_task], group)
@@ -370,13 +352,12 @@ class _FirstRounds:
         if not found:
             return None
         _, own, factor = min(found)
-        leap = float(np.clip(factor**LEAP, min(FACTORS), max(FACTORS)))
-        return {"lambda1": own * lambda1, "lambda2": float(np.clip(lambda2 * leap, *RANGE)) if leap != 1.0 else lambda2}
+        new = lambda2 if factor == 1.0 else float(np.clip(factor * lambda2, *RANGE))
+        return {"lambda1": own * lambda1, "lambda2": new}
 
     def _factors(self, coupled: bool) -> Iterator[tuple[float, float]]:
         """Of λ1 and λ2, but for those that change nothing."""
-        least = 0.0 if self.asked.asked or self.group is not None else 1.0
-        factors = [factor for factor in FACTORS if factor >= least] if coupled else [1.0]
+        factors = FACTORS if coupled else (1.0,)
         for own in OWN_FACTORS if "lambda1" in self.asked.auto else (1.0,):
             yield from ((own, factor) for factor in factors if (own, factor) != (1.0, 1.0))
 
