@@ -36,7 +36,7 @@ from rhfedmtl.training.result import Result
 
 FILE = Path(__file__).with_name("frozen.json")
 DIGITS = 9
-UNFROZEN = ("versions", "key", "command")
+UNFROZEN = ("versions", "key", "command", "weights")
 TOLERANCE = 1e-7
 """Relative; a gap is compared relative to the objective, weights and metrics relative to the largest of their row."""
 WEIGHTS = 5
