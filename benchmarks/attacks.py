@@ -1,13 +1,19 @@
-"""Strangers at the doors of a real network: whether it lives, what it takes, and who still gets in.
+"""Attacks on a real network by strangers, and on the rows of a terminal by its station.
 
-``python benchmarks/attacks.py [--seconds 25] [--descriptors 1024]`` lets a small network learn, each node in a process
-of its own, attacks a station and the cloud, restarts dead nodes, and prints a line for each attack. Every attack
-has a control: the same call, small and from a node with the right to it, must succeed before the attack begins.
+``python benchmarks/attacks.py doors [--seconds 25] [--descriptors 1024]`` lets a small network learn, each node in
+a process. It attacks a station and the cloud, restarts dead nodes, and prints a line for each attack. Every attack has
+a control: the same call, small and from a node with the right to it, must succeed before the attack begins.
+
+``python benchmarks/attacks.py rows [--updates 2000]`` reconstructs rows from updates, as a curious station can. Updates
+are D = A X, where A has zeros for rows without a step. Sparse vectors in the column space of D are columns of A, and
+these give X. The controls have less than a full pass, and every row must come out. Then all losses follow at a full
+pass, in trainings and under models that move.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import resource
 import socket
 import subprocess
@@ -19,9 +25,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc
+import numpy as np
+import numpy.typing as npt
 
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.request import Request
 from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.local.provision import Blueprint, make_network
@@ -31,8 +41,27 @@ from rhfedmtl.deploy.node.link import SERVICE, channel_options
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.engines.registry import Execution
+from rhfedmtl.policies.base import MOST_COUNT
+from rhfedmtl.policies.fixed import Fixed
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.messages import Update, Verdict, WorkOrder
+from rhfedmtl.roles.terminal import Terminal
+from rhfedmtl.training.run import Settings, train
+
+FloatArray = npt.NDArray[np.float64]
 
 CROWD, CALLERS, LARGE = 1100, 4, 250 << 20
+EXACT = 1e-9
+"""Singular values below this share of the largest count as zero."""
+ALIKE = 0.9999
+"""Cosine from which a candidate counts as a row."""
+STRETCHES = (3, 10, 30, 100, 300, 1000)
+"""Lengths of stretches of updates that are tried besides all of them."""
+SEEDS = 3
+NEUTRAL = 0.3
+"""Length of a true model, by √features, that leaves no row for good at a bound of its dual variable."""
+LOSSES = ("smoothed-hinge", "hinge", "squared-hinge", "logistic")
 STATION, CLOUD = "station-0", "cloud"
 START = "from rhfedmtl.cli.main import main; main()"
 
@@ -244,12 +273,212 @@ def measure(name: str, node: Node, folder: Path, attack: Callable[[], object], s
     )
 
 
+def sparse_columns(basis: FloatArray, tries: int, random: np.random.Generator) -> FloatArray:
+    """Coordinates of exactly sparse vectors in the span of a basis: ℓ4 start, reweighted ℓ1, exact null vector."""
+    rank, columns = basis.shape[1], list[FloatArray]()
+    for _ in range(tries):
+        q = random.normal(size=rank)
+        for _ in range(60):
+            q = basis.T @ (basis @ q) ** 3
+            q /= np.linalg.norm(q)
+        blur = float(np.abs(basis @ q).max())
+        for _ in range(60):
+            weight = 1.0 / ((basis @ q) ** 2 + blur * blur)
+            weighted = (basis * weight[:, None]).T @ basis
+            q = np.linalg.solve(weighted + 1e-14 * np.trace(weighted) / rank * np.eye(rank), q)
+            q /= np.linalg.norm(q)
+            blur = max(0.6 * blur, 1e-12)
+        values = np.abs(basis @ q)
+        zeros = basis[values < 1e-6 * values.max()]
+        if len(zeros) <= rank:
+            continue
+        _, singular, right = np.linalg.svd(zeros, full_matrices=False)
+        exact = singular[-1] < EXACT * singular[0] and singular[-2] > 1e-6 * singular[0]
+        if exact and all(abs(right[-1] @ column) < 1.0 - 1e-6 for column in columns):
+            columns.append(right[-1])
+            if len(columns) == rank:
+                break
+    return np.array(columns).reshape(-1, rank)
+
+
+def rows_of_columns(columns: FloatArray, basis: FloatArray, reports: FloatArray) -> FloatArray:
+    """Rows, up to their length, of the columns of A: updates count in which the other rows have no part."""
+    A, weight, blur = basis @ columns.T, np.ones(len(reports)), 0.0
+    rows = np.zeros((len(columns), reports.shape[1]))
+    for _ in range(100):
+        weighted = (A * weight[:, None]).T
+        square = weighted @ A
+        rows = np.linalg.solve(square + 1e-15 * np.trace(square) * np.eye(len(square)), weighted @ reports)
+        rest = np.linalg.norm(reports - A @ rows, axis=1)
+        blur = max(0.7 * blur, EXACT) if blur else max(float(rest.max()), EXACT)
+        weight = 1.0 / np.hypot(rest, blur)
+    return rows
+
+
+def reconstruct(updates: FloatArray, constant: float, length: float, tries: int = 40) -> FloatArray:
+    """Return directions that are rows by the station's own check, from the updates of a terminal in their order.
+
+    The station knows the constant feature and that rows have unit length. Besides sparse columns it tries single
+    updates, and directions that the spans of two stretches of updates share.
+    """
+    random = np.random.default_rng(0)
+    lengths = np.linalg.norm(updates, axis=1)
+    D = updates[lengths > 0.0] / lengths[lengths > 0.0, None]
+    if not len(D):
+        return D
+    total, guesses, spans = len(D), [D], list[FloatArray]()
+    for size in dict.fromkeys((total, *(size for size in STRETCHES if size < total))):
+        for start in np.unique(np.linspace(0, total - size, min(40, total // size)).astype(int)):
+            factors, singular, right = np.linalg.svd(D[start : start + size], full_matrices=False)
+            rank = int((singular > EXACT * singular[0]).sum())
+            spans.append(right[:rank])
+            if rank > 1 and size >= max(4 * rank, STRETCHES[2]):
+                basis, reports = factors[:, :rank], factors[:, :rank] * singular[:rank]
+                columns = sparse_columns(basis, tries if size == total else tries // 6, random)
+                if len(columns):
+                    guesses.append(rows_of_columns(columns, basis, reports) @ right[:rank])
+    spans = sorted((span for span in spans if len(span) < D.shape[1]), key=len)[:150]
+    for i, span in enumerate(spans):
+        for second in spans[i + 1 :]:
+            directions, cosines, _ = np.linalg.svd(span @ second.T)
+            if int((cosines > 1.0 - EXACT).sum()) == 1:
+                guesses.append(directions[:, :1].T @ span)
+    candidates = np.concatenate(guesses)
+    candidates /= np.maximum(np.linalg.norm(candidates, axis=1, keepdims=True), 1e-300)
+    right_length = np.abs(np.abs(candidates[:, -1]) - constant / math.hypot(constant, length)) < 1e-6
+    rows = list[FloatArray]()
+    for candidate in candidates[right_length]:
+        if all(abs(candidate @ row) < 1.0 - 1e-6 for row in rows):
+            rows.append(candidate)
+    return np.array(rows).reshape(-1, D.shape[1])
+
+
+def recovered(updates: FloatArray, rows: FloatArray) -> tuple[int, int]:
+    """Return how many of the rows (constant feature last) come out of updates, and how many candidates are no row."""
+    length = float(np.linalg.norm(rows[0, :-1]))
+    candidates = reconstruct(updates, float(rows[0, -1]), length)[:, :-1]
+    if not len(candidates):
+        return 0, 0
+    cosines = np.abs(candidates @ rows[:, :-1].T) / length / np.linalg.norm(candidates, axis=1, keepdims=True)
+    return int((cosines.max(axis=0) > ALIKE).sum()), int((cosines.max(axis=1) < 0.99).sum())
+
+
+def make_terminal(loss: str, n: int, features: int, size: float = 3.0, seed: int = 5) -> tuple[Terminal, FloatArray]:
+    """A terminal with unit rows and a secret order, and its rows with the constant feature.
+
+    Labels follow a true model of length ``size`` times √features, plus noise.
+    """
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(n, features))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    margin = X @ true_model(features, size) + 0.3 * size * random.normal(size=n)
+    method = Options.of(loss=loss, merge="add").method("classification")
+    terminal = Terminal(0, X, np.sign(margin)[:, None], method, seed=b"a secret of the terminal's own..")
+    terminal.join()
+    return terminal, np.column_stack([X, np.ones(n)])
+
+
+def true_model(features: int, size: float) -> FloatArray:
+    """Model that labels follow."""
+    return size * np.random.default_rng(1).normal(size=features)
+
+
+def under_moving_models(
+    terminal: Terminal, steps: int, updates: int, drift: float, *, size: float = 3.0, scale: float = 1.4
+) -> FloatArray:
+    """Updates of an honest station's rounds while other terminals move the model about the true one.
+
+    A ``scale`` of infinity asks for gradients.
+    """
+    random = np.random.default_rng(2)
+    features = terminal.shape[1]
+    centre = np.append(true_model(features - 1, size), 0.0)
+    model, verdict, reports = centre.copy(), Verdict(incarnation=1), []
+    for number in range(1, updates + 1):
+        model = centre + 0.9 * (model - centre) + drift * size * random.normal(size=features)
+        update = terminal.work(WorkOrder(number, 0, model[None].copy(), scale, steps, verdict))
+        assert update is not None
+        reports.append(update.delta[0])
+        verdict = Verdict(number, 1.0, number, 1)
+    return np.array(reports[1:])
+
+
+def of_training(
+    loss: str, weight: float, updates: int, steps: int | None = None, merge: str = "add", seed: int = 0
+) -> tuple[FloatArray, FloatArray]:
+    """Updates and rows of the largest terminal in a training of 3 tasks × 4 terminals; H is a pass over its rows."""
+    settings = {"features": 40}
+    made = Request("synthetic", tasks=3, terminals=4, samples_per_task=75, settings=settings).federation(seed)
+    largest, reports, rows = int(np.argmax(made.sizes)), list[FloatArray](), list[FloatArray]()
+    work = Terminal.work
+
+    def watched(terminal: Terminal, order: WorkOrder) -> Update | None:
+        if isinstance(terminal.seed, int):
+            terminal.seed = bytes([terminal.identity]) * 32
+        update = work(terminal, order)
+        if update is not None and terminal.identity == largest:
+            reports.append(update.delta[0].copy())
+            if not rows:
+                rows.append(np.column_stack([terminal._X, np.full(terminal.n_samples, terminal._constant)]))
+        return update
+
+    method = Options.of(loss=loss, lambda1=weight, lambda2=weight, merge=merge).method("classification")
+    run = Settings(certify_every=MOST_COUNT, max_rounds=updates, execution=Execution("linked"))
+    with mock.patch.object(Terminal, "work", watched):
+        train(made, method, Fixed(steps or int(made.sizes.max()), 1), run, ledger=Ledger({}))
+    return np.array(reports), rows[0]
+
+
+def attack_rows(updates: int) -> None:
+    """Print controls, then every loss at a full pass."""
+    for n, steps, rounds in ((7, 2, 150), (14, 2, 200), (14, 5, 200)):
+        terminal, rows = make_terminal(LOSSES[0], n, 40, size=NEUTRAL)
+        out, wrong = recovered(under_moving_models(terminal, steps, rounds, 3.0, size=NEUTRAL), rows)
+        print(f"control, H = {steps}, {rounds} updates: {out} of {n} rows, {wrong} false", flush=True)
+        must(out == n, f"rows at H = {steps}")
+    reports, rows = of_training(LOSSES[0], 0.01, 600, steps=2)
+    out, wrong = recovered(reports, rows)
+    print(f"control in a training, H = 2, {len(reports)} updates: {out} of {len(rows)} rows, {wrong} false", flush=True)
+    must(2 * out > len(rows), "rows of a training at H = 2")
+    for loss in LOSSES:
+        for weight in (0.1, 0.01, 0.001):
+            for merge in ("add", "auto"):
+                results = [recovered(*of_training(loss, weight, updates, None, merge, seed)) for seed in range(SEEDS)]
+                print(f"training, {loss}, {merge}, λ = {weight}: {counts(results)}", flush=True)
+    for loss in LOSSES:
+        for size, drift in ((NEUTRAL, 3.0), (3.0, 0.3), (3.0, 0.03), (3.0, 0.003)):
+            for scale in (1.4, math.inf):
+                results = []
+                for seed in range(SEEDS):
+                    terminal, rows = make_terminal(loss, 14, 40, size, seed)
+                    moved = under_moving_models(terminal, 14, updates, drift, size=size, scale=scale)
+                    results.append(recovered(moved, rows))
+                kind = "gradients" if math.isinf(scale) else "steps"
+                print(f"moving models, {loss}, size {size}, drift {drift}, {kind}: {counts(results)}", flush=True)
+
+
+def counts(results: list[tuple[int, int]]) -> str:
+    """Rows and false rows of every seed, as text."""
+    rows, wrong = zip(*results, strict=True)
+    return f"{', '.join(map(str, rows))} rows, {sum(wrong)} false"
+
+
 def main() -> None:
     """Attack."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("doors", "rows"), nargs="?", default="doors")
+    parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=25.0)
     parser.add_argument("--descriptors", type=int, default=1024)
     given = parser.parse_args()
+    if given.what == "rows":
+        attack_rows(given.updates)
+    else:
+        attack_doors(given.seconds, given.descriptors)
+
+
+def attack_doors(seconds: float, descriptors: int) -> None:
+    """Let a network learn, and attack its station and its cloud."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "attacked"
         made = Request("synthetic", tasks=2, terminals=2, samples_per_task=40).federation(0)
@@ -260,23 +489,21 @@ def main() -> None:
             folder,
             Blueprint("attacked", made, {**learning, "options": options}, resources, Waits(start=15.0), observed=False),
         )
-        cloud, station = (Node(folder, name, given.descriptors) for name in (CLOUD, STATION))
+        cloud, station = (Node(folder, name, descriptors) for name in (CLOUD, STATION))
         Operator(folder).wait_for_cloud(60.0)
         # A node that runs twice is heard once, so this control comes before the station itself.
         must(speaks_where_it_may(folder, CLOUD, "Cloud/Attach"), "4 x 250 MB to the cloud as a station")
-        other = Node(folder, "station-1", given.descriptors)
+        other = Node(folder, "station-1", descriptors)
         # Terminal 1 stays away: its credentials are those that try to get in.
-        terminals = Node(folder, "terminal-0", given.descriptors, ("terminal-2", "terminal-3"))
+        terminals = Node(folder, "terminal-0", descriptors, ("terminal-2", "terminal-3"))
         try:
             operator = Operator(folder)
             operator.wait_for_cloud(60.0)
             operator.command("train", budget=["energy=1000000000"])
             while not operator.command("status")["training"].get("round"):
                 time.sleep(0.2)
-            measure(f"{CROWD} plain connections", station, folder, lambda: crowd(folder), given.seconds)
-            measure(
-                "one certificate, 1000 connections", station, folder, lambda: many_connections(folder), given.seconds
-            )
+            measure(f"{CROWD} plain connections", station, folder, lambda: crowd(folder), seconds)
+            measure("one certificate, 1000 connections", station, folder, lambda: many_connections(folder), seconds)
             for name, target, method, caller in (
                 ("4 x 250 MB to the cloud as a command", CLOUD, "Control/Command", "terminal-1"),
                 ("4 x 250 MB to the cloud as a station", CLOUD, "Cloud/Attach", "terminal-1"),
@@ -286,7 +513,7 @@ def main() -> None:
                 node = cloud if target == CLOUD else station
                 must(method == "Cloud/Attach" or speaks_where_it_may(folder, target, method), name)
                 attack = lambda t=target, m=method, c=caller: large_messages(folder, t, m, c)  # noqa: E731
-                measure(name, node, folder, attack, min(given.seconds, 8.0))
+                measure(name, node, folder, attack, min(seconds, 8.0))
         finally:
             for node in (terminals, other, station, cloud):
                 node.end()

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
+from benchmarks import attacks
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
@@ -192,3 +193,37 @@ def test_a_secret_gives_every_round_and_membership_another_order() -> None:
         terminal.incarnation = incarnation
         seeds |= {int(terminal._round_seed(number)) for number in (1, 2)}
     assert len(seeds) == 4
+
+
+def moving(loss: str, steps: int, updates: int) -> tuple[int, int]:
+    """Rows of 14 that come out of updates while other terminals move the model a lot, and false rows."""
+    terminal, rows = attacks.make_terminal(loss, ROWS, FEATURES, size=attacks.NEUTRAL)
+    return attacks.recovered(attacks.under_moving_models(terminal, steps, updates, 3.0, size=attacks.NEUTRAL), rows)
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_a_secret_order_does_not_hide_rows_of_short_updates(steps: int) -> None:
+    """Recover every row without the order: below a pass A of the updates A X has zeros."""
+    assert moving("smoothed-hinge", steps, 200) == (ROWS, 0)
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(2, range(14, 18)), (None, range(1))])
+def test_a_full_pass_stops_the_search_for_sparse_columns_in_a_training(steps: int | None, rows: range) -> None:
+    """Run the attack on a training with the default loss; two steps an order are its control."""
+    out, wrong = attacks.recovered(*attacks.of_training("smoothed-hinge", 0.01, 600, steps=steps))
+    assert out in rows
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("loss", ["squared-hinge", "logistic"])
+def test_a_full_pass_stops_it_for_squared_hinge_and_logistic(loss: str) -> None:
+    """Find no row in steps of a full pass while models move."""
+    assert moving(loss, ROWS, 400)[0] == 0
+
+
+@pytest.mark.parametrize("loss", ["smoothed-hinge", "hinge"])
+def test_flat_parts_of_a_loss_give_rows_back_at_a_full_pass(loss: str) -> None:
+    """Document the limit: duals that stay at a bound are zeros of A too, at any H, so only noise gives a guarantee."""
+    out, wrong = moving(loss, ROWS, 400)
+    assert out > ROWS // 2
+    assert wrong == 0
