@@ -172,6 +172,7 @@ def test_rows_with_an_empty_task_are_predicted_as_those_of_an_unseen_task(
     labels = [line.split(",")[-1] for line in lines[1:]]
     right = [a == b for a, b in zip(facts["predictions"]["prediction"], labels, strict=True)]
     assert facts["metrics"]["accuracy"] == pytest.approx(np.mean(right[:3] + right[4:]))
+    assert facts["metrics"]["balanced_accuracy"] is None, "one class only"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         cli.app(words, standalone_mode=False)

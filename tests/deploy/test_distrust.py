@@ -163,7 +163,7 @@ def test_a_station_that_does_not_lie_is_heard() -> None:
     late = wire.Answer(**result(effort(wait_seconds=1e9), effort(terminal=1, local_steps=6)))
     checker().answer(0, ROUND, late, HOMES)
     assert late.round.efforts[0].wait_seconds == 61.0
-    unknown = {"accuracy": 0.5, "auc": float("nan")}
+    unknown = {"accuracy": 0.5, "balanced_accuracy": float("nan"), "auc": float("nan")}
     for request, body in (
         (ASK, roster((0, 5), (2, 5))),
         (REPORT, report()),

@@ -469,6 +469,36 @@ def test_the_coupling_can_be_chosen_on_training_rows(small: Federation) -> None:
         RHFedMTLClassifier(algorithm="fedavg", lambda2="auto").fit(X, y)
 
 
+@pytest.mark.parametrize("name", ["task", "terminal", "groups", "sample_weight"])
+def test_a_column_with_another_index_is_refused(small: Federation, name: str) -> None:
+    """Pandas pairs rows by index, so a shuffled column would go to the wrong rows; arrays go by position."""
+    X, y, task, _ = rows_of(small)
+    frame, columns = pd.DataFrame(X).add_prefix("x"), {"task": pd.Series(task), name: pd.Series(task)}
+    columns |= {"sample_weight": pd.Series(np.ones(len(y)))} if name == "sample_weight" else {}
+    model = RHFedMTLClassifier("energy=200", random_state=0).fit(frame, y, **columns)
+    coefficients = model.coef_
+    shuffled = columns | {name: columns[name].sample(frac=1.0, random_state=1)}
+    with pytest.raises(DataError, match=f"{name} has another index than X: in row .*{name}.loc"):
+        model.fit(frame, y, **shuffled)
+    restored = columns | {name: shuffled[name].loc[frame.index]}
+    assert np.array_equal(model.fit(frame, y, **restored).coef_, coefficients)
+    assert np.array_equal(model.fit(frame, y, **columns | {name: columns[name].to_numpy()}).coef_, coefficients)
+    assert model.fit(X, y, **shuffled) is model, "an array has no index to compare"
+
+
+def test_predict_refuses_a_task_with_another_index(small: Federation) -> None:
+    """A filter keeps the old index, and `reset_index` on the tasks alone pairs the wrong rows."""
+    X, y, task, _ = rows_of(small)
+    frame, names = pd.DataFrame(X).add_prefix("x"), pd.Series(task)
+    model = RHFedMTLClassifier("energy=200", random_state=0).fit(frame, y, task=names)
+    part = frame[5:25]
+    assert len(model.predict(part, task=names[5:25])) == 20
+    with pytest.raises(DataError, match="in row 0 it has 0, and X has 5"):
+        model.predict(part, task=names[5:25].reset_index(drop=True))
+    with pytest.raises(DataError, match="task has another index"):
+        model.score(part, y[5:25], task=names[:20])
+
+
 @pytest.mark.parametrize(
     ("parameters", "lambda2"),
     [

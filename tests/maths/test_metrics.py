@@ -9,6 +9,7 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from rhfedmtl.maths import metrics
+from rhfedmtl.training.result import mean
 
 RNG = np.random.default_rng(0)
 
@@ -46,9 +47,26 @@ def test_a_score_of_zero_predicts_the_negative_class() -> None:
     np.testing.assert_array_equal(metrics.predict(np.array([[0.0], [1e-300], [-1.0]]), 2), [0, 1, 0])
 
 
-def test_one_class_alone_has_no_area() -> None:
-    """Without both classes there is no area under the curve; balanced accuracy is over the class that occurs."""
-    labels = np.ones(3, dtype=int)
-    measured = metrics.measure(labels, np.array([[1.0], [1.0], [-1.0]]), 2)
-    assert math.isnan(measured["auc"])
-    assert measured["balanced_accuracy"] == pytest.approx(2 / 3)
+@pytest.mark.parametrize("columns", [2, 3])
+def test_one_class_alone_is_not_measured_as_a_perfect_task(columns: int) -> None:
+    """Balanced accuracy and area need a second class; the mean over tasks leaves such a task out."""
+    labels, scores = np.ones(3, dtype=int), np.eye(3)[[1, 1, 0]][:, : 1 if columns == 2 else 3]
+    measured = metrics.measure(labels, scores, columns)
+    assert math.isnan(measured["balanced_accuracy"])
+    assert math.isnan(measured.get("auc", math.nan))
+    assert not math.isnan(measured["accuracy"])
+    assert mean(np.array([measured["balanced_accuracy"], 0.7])) == 0.7
+
+
+def test_a_station_counts_no_perfect_task_either() -> None:
+    """Counts of test rows of one class give an accuracy, and no balanced accuracy."""
+    from rhfedmtl.deploy.station.trials import _from_tallies
+    from rhfedmtl.deploy.wire import codec
+    from rhfedmtl.deploy.wire import wire_pb2 as wire
+
+    one, both = (
+        wire.Tally(rows=6, counts=codec.tensor(np.array(c, dtype=float))) for c in ([[4, 2], [0, 0]], [[2, 1], [0, 3]])
+    )
+    assert _from_tallies([one])["accuracy"] == pytest.approx(4 / 6)
+    assert math.isnan(_from_tallies([one])["balanced_accuracy"])
+    assert _from_tallies([both])["balanced_accuracy"] == pytest.approx((2 / 3 + 1) / 2)

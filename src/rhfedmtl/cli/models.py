@@ -96,7 +96,8 @@ def predict(
     else:
         typer.echo(f"{facts['rows']} rows predicted, written to {out}")
     for name, value in facts["metrics"].items():  # beside the table, not in it
-        typer.echo(f"{name.replace('_', ' ')} {value:.4f} (mean over tasks)", err=out is None)
+        text = "- (no task has two classes)" if value is None else f"{value:.4f} (mean over tasks)"
+        typer.echo(f"{name.replace('_', ' ')} {text}", err=out is None)
 
 
 def export(
@@ -314,7 +315,7 @@ def _facts(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[str
     }
 
 
-def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[str, float]:
+def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[str, float | None]:
     """How many are right: the mean over tasks of each metric."""
     import numpy as np
 
@@ -334,7 +335,8 @@ def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[s
     task = np.array(found["task"])
     names = [name for name in np.unique(task) if name]  # rows without a task belong to no mean over tasks
     parts = [metrics.measure(truth[task == name], scores[task == name], len(models.classes)) for name in names]
-    return {name: mean(np.array([part[name] for part in parts])) for name in (parts[0] if parts else ())}
+    means = {name: mean(np.array([part[name] for part in parts])) for name in (parts[0] if parts else ())}
+    return {name: None if np.isnan(value) else value for name, value in means.items()}
 
 
 def _words(column: Any, where: str, place: Any) -> list[str]:

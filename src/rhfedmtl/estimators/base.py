@@ -32,6 +32,7 @@ from rhfedmtl.estimators.rows import (
     GivenRows,
     Places,
     WarmDuals,
+    check_index,
     column,
     features_of,
     gather,
@@ -156,6 +157,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         ``lambda2`` is chosen on rows held out, those of one of the ``groups`` go together; they serve nothing else.
         """
         with told_in_python():
+            check_index(X, task=task, terminal=terminal, sample_weight=sample_weight, groups=groups)
             X, preparation = features_of(X)
             X, y = validate_data(self, X, labelled(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
             y, classes, weight = self._labels(y, task, sample_weight)
@@ -302,6 +304,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         models: TaskModels = self.models_
+        with told_in_python():
+            check_index(X, task=task)
         named = bool(models.feature_names) and is_frame(X)
         if models.preparation is None:
             X = validate_data(self, X, reset=False, skip_check_array=named, **({} if named else {"dtype": FLOATS}))

@@ -167,6 +167,20 @@ def column(values: Any, n_rows: int, what: str) -> Array:
     return array.astype(np.str_)
 
 
+def check_index(X: Any, **columns: Any) -> None:
+    """Refuse columns whose pandas index differs from the index of X: their values would go to the wrong rows."""
+    if not hasattr(getattr(X, "index", None), "equals"):
+        return
+    for name, values in columns.items():
+        index: Any = getattr(values, "index", None)
+        if hasattr(index, "equals") and len(index) == len(X) and not X.index.equals(index):
+            row = next(i for i, pair in enumerate(zip(X.index, index, strict=True)) if pair[0] != pair[1])
+            raise DataError(
+                f"{name} has another index than X: in row {row} it has {index[row]!r}, and X has {X.index[row]!r}; "
+                f"give {name}.loc[X.index], or {name}.to_numpy() if the rows are in the same order"
+            )
+
+
 def labelled(y: Any) -> Any:
     """Labels as they are; scikit-learn sees the gaps among numbers, and no others."""
     array = np.asarray(y)

@@ -33,8 +33,13 @@ def accuracy(labels: Labels, predicted: Labels) -> float:
 
 
 def balanced_accuracy(labels: Labels, predicted: Labels) -> float:
-    """Mean over the classes that occur of the share predicted right."""
+    """Mean over the classes of their share predicted right; NaN if the rows have a single class, as for `auc`.
+
+    A model that always predicts the class of such a task would count as perfect.
+    """
     classes, codes = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        return float("nan")
     right = np.bincount(codes, weights=labels == predicted, minlength=len(classes))
     return float(np.mean(right / np.bincount(codes)))
 

@@ -183,7 +183,8 @@ def _judge(
         results = [config.run(part, execution=Execution(threads=threads)) for part in held]
     except (DivergenceError, BudgetError) as error:
         return Candidate(settings, {}, str(error))
-    means = {name: float(np.mean([mean(result.metrics[name]) for result in results])) for name in results[0].metrics}
+    parts = {name: np.array([mean(result.metrics[name]) for result in results]) for name in results[0].metrics}
+    means = {name: mean(values) for name, values in parts.items()}
     if metric not in means:
         raise ConfigError(f"no metric {metric!r} to tune by: choose from {', '.join(means)}")
     if not np.isfinite(means[metric]):

@@ -87,7 +87,5 @@ def _from_tallies(tallies: list[wire.Tally]) -> dict[str, float]:
         return {"rmse": float(np.sqrt(sum(tally.squares for tally in tallies) / rows))}
     of_class = counts.sum(axis=1)
     seen = of_class > 0
-    return {
-        "accuracy": float(np.trace(counts) / rows),
-        "balanced_accuracy": float(np.mean(np.diag(counts)[seen] / of_class[seen])),
-    }
+    balanced = np.mean(np.diag(counts)[seen] / of_class[seen]) if seen.sum() > 1 else np.nan
+    return {"accuracy": float(np.trace(counts) / rows), "balanced_accuracy": float(balanced)}
