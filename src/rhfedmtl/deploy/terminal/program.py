@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "  budget_days = 30              ... in 30 days; without this line, ever\n"
         "  steps_per_day = 100_000       orders beyond it are declined, whatever the station says\n"
         "  most_updates = 500            updates that may ever leave\n"
-        "  least_steps = 200             smallest H; without this line, one pass over the rows\n"
+        "  least_steps = 200             smallest H; without it a full pass; a station can find rows with less\n"
         "  least_summed = 3              only where updates are hidden in sums over so many terminals\n"
         "  epsilon = 1.0                 only while noise keeps all that ever left within it, at delta = 1e-6\n"
         '  algorithms = ["rhfedmtl"]     no other is taken part in\n'
