@@ -440,6 +440,10 @@ def attack_rows(updates: int) -> None:
     out, wrong = recovered(reports, rows)
     print(f"control in a training, H = 2, {len(reports)} updates: {out} of {len(rows)} rows, {wrong} false", flush=True)
     must(2 * out > len(rows), "rows of a training at H = 2")
+    for loss, steps in ((LOSSES[0], 2), (LOSSES[0], 5), (LOSSES[0], 14), ("logistic", 14)):
+        out, wrong = of_group(loss, steps, 500)
+        print(f"sums over three under masks, {loss}, H = {steps}: {out} of 42 rows, {wrong} false", flush=True)
+        must(steps > 2 or out > 0, "rows of sums over three at H = 2")
     for loss in LOSSES:
         for weight in (0.1, 0.01, 0.001):
             for merge in ("add", "auto"):
@@ -455,6 +459,17 @@ def attack_rows(updates: int) -> None:
                     results.append(recovered(moved, rows))
                 kind = "gradients" if math.isinf(scale) else "steps"
                 print(f"moving models, {loss}, size {size}, drift {drift}, {kind}: {counts(results)}", flush=True)
+
+
+def of_group(loss: str, steps: int, updates: int) -> tuple[int, int]:
+    """Attack what masks leave to the station: sums over a group of three terminals of 14 rows."""
+    sums, every = np.zeros((updates - 1, 61)), list[FloatArray]()
+    for seed in range(3):
+        terminal, rows = make_terminal(loss, 14, 60, NEUTRAL, seed)
+        terminal.seed = bytes([seed]) * 32
+        sums += under_moving_models(terminal, steps, updates, 3.0, size=NEUTRAL)
+        every.append(rows)
+    return recovered(sums, np.concatenate(every))
 
 
 def counts(results: list[tuple[int, int]]) -> str:

@@ -88,7 +88,7 @@ def test_a_curious_station_that_knows_the_order_recovers_every_row(steps: int, r
 
 @pytest.mark.parametrize(("steps", "rounds"), [(5, 60), (10, 200), (13, 600)])
 def test_an_order_from_a_secret_stops_it(steps: int, rounds: int) -> None:
-    """Who has to guess the order finds no row: what it takes for rows is far from all of them."""
+    """Stop the search by spans alone, which needs the order. Sparse columns need no order (below)."""
     terminal, rows = make_terminal(b"a secret of the terminal's own..")
     seen = [visits(7, number, steps) for number in range(1, rounds + 1)]
     found = rows_from_spans(watched(terminal, steps, rounds), seen)
@@ -106,7 +106,7 @@ def test_a_whole_pass_stops_it_too() -> None:
 
 @pytest.mark.parametrize("least", [3, 5])
 def test_a_sum_over_a_few_stops_it_too(least: int) -> None:
-    """What masks leave to a station, the sum of updates, gives no row back, even where all orders are public."""
+    """Stop the search by spans of public orders: sums of updates give it no row. Sparse columns give rows (below)."""
     steps, rounds = 5, 60
     made = [make_terminal(7, number) for number in range(5, 5 + least)]
     total = np.sum([watched(terminal, steps, rounds) for terminal, _ in made], axis=0)
@@ -226,4 +226,11 @@ def test_flat_parts_of_a_loss_give_rows_back_at_a_full_pass(loss: str) -> None:
     """Document the limit: duals that stay at a bound are zeros of A too, at any H, so only noise gives a guarantee."""
     out, wrong = moving(loss, ROWS, 400)
     assert out > ROWS // 2
+    assert wrong == 0
+
+
+def test_masks_do_not_hide_rows_of_short_updates() -> None:
+    """Recover rows of a group of three from sums of its updates, of two steps each."""
+    out, wrong = attacks.of_group("smoothed-hinge", 2, 500)
+    assert out > ROWS
     assert wrong == 0
