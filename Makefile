@@ -77,8 +77,12 @@ test-chaos: setup  ## a network of real processes through 200 faults and lies, a
 test-ray: setup  ## a Ray cluster of three nodes on this machine: every algorithm, killed actors, nodes and drivers (minutes)
 	$(BIN)/python -m pytest -q -m ray
 
-proto: setup  ## make the protobuf code of the deployment from its description
-	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. rhfedmtl/deploy/wire/wire.proto
+proto:  ## make the protobuf code of the deployment from its description
+# A compiler of the oldest version that is supported: its code runs on that runtime and on the next major one.
+	$(PYTHON) -m venv .venv-proto
+	.venv-proto/bin/pip install --quiet --disable-pip-version-check 'grpcio-tools==1.75.1' 'setuptools<81'
+	cd src && ../.venv-proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. rhfedmtl/deploy/wire/wire.proto
+	rm -r .venv-proto
 
 lint: setup  ## style, types, import direction and prose
 	$(BIN)/ruff check .

@@ -68,7 +68,7 @@ class Hello(_message.Message):
     membership: int
     prepared: bool
     process: str
-    def __init__(self, oldest: _Optional[int] = ..., newest: _Optional[int] = ..., network: _Optional[str] = ..., software: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., pending_round: _Optional[int] = ..., round: _Optional[int] = ..., epoch: _Optional[str] = ..., membership: _Optional[int] = ..., prepared: _Optional[bool] = ..., process: _Optional[str] = ...) -> None: ...
+    def __init__(self, oldest: _Optional[int] = ..., newest: _Optional[int] = ..., network: _Optional[str] = ..., software: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., pending_round: _Optional[int] = ..., round: _Optional[int] = ..., epoch: _Optional[str] = ..., membership: _Optional[int] = ..., prepared: bool = ..., process: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("algorithm", "options", "classes", "features", "least_steps")
@@ -196,7 +196,7 @@ class Probe(_message.Message):
     gradient: bool
     partners: Partners
     noise: float
-    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., models: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ..., noise: _Optional[float] = ...) -> None: ...
+    def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., models: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: bool = ..., partners: _Optional[_Union[Partners, _Mapping]] = ..., noise: _Optional[float] = ...) -> None: ...
 
 class Sums(_message.Message):
     __slots__ = ("terminal", "number", "losses", "dual", "gradient", "residual")
@@ -312,7 +312,7 @@ class RowProbe(_message.Message):
     labels: bool
     about: Tensor
     partners: Partners
-    def __init__(self, labels: _Optional[bool] = ..., about: _Optional[_Union[Tensor, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
+    def __init__(self, labels: bool = ..., about: _Optional[_Union[Tensor, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
 
 class ShareProbe(_message.Message):
     __slots__ = ("terminal", "number", "verdict", "partners")
@@ -334,7 +334,7 @@ class Scaling(_message.Message):
     mean: Tensor
     scale: Tensor
     unit: bool
-    def __init__(self, mean: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[_Union[Tensor, _Mapping]] = ..., unit: _Optional[bool] = ...) -> None: ...
+    def __init__(self, mean: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[_Union[Tensor, _Mapping]] = ..., unit: bool = ...) -> None: ...
 
 class LabelsReport(_message.Message):
     __slots__ = ("sender", "sums")
@@ -610,7 +610,7 @@ class Effort(_message.Message):
     wait_seconds: float
     bytes_down: int
     bytes_up: int
-    def __init__(self, terminal: _Optional[int] = ..., local_steps: _Optional[int] = ..., answered: _Optional[bool] = ..., work_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ...) -> None: ...
+    def __init__(self, terminal: _Optional[int] = ..., local_steps: _Optional[int] = ..., answered: bool = ..., work_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ...) -> None: ...
 
 class RoundResult(_message.Message):
     __slots__ = ("round", "efforts", "factor", "gains", "seconds", "epoch", "membership")
@@ -640,7 +640,7 @@ class SumsRequest(_message.Message):
     points: Tensor
     gradient: bool
     noise: float
-    def __init__(self, models: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: _Optional[bool] = ..., noise: _Optional[float] = ...) -> None: ...
+    def __init__(self, models: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., points: _Optional[_Union[Tensor, _Mapping]] = ..., gradient: bool = ..., noise: _Optional[float] = ...) -> None: ...
 
 class TrialRequest(_message.Message):
     __slots__ = ("model",)
@@ -675,7 +675,7 @@ class Seat(_message.Message):
     connected: bool
     withdraws: bool
     group: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., incarnation: _Optional[int] = ..., connected: _Optional[bool] = ..., withdraws: _Optional[bool] = ..., group: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., incarnation: _Optional[int] = ..., connected: bool = ..., withdraws: bool = ..., group: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Roster(_message.Message):
     __slots__ = ("membership", "seats", "quarantined", "declined")
@@ -713,7 +713,7 @@ class Transfer(_message.Message):
     destination: Place
     forget: bool
     readmit: bool
-    def __init__(self, terminal: _Optional[int] = ..., destination: _Optional[_Union[Place, _Mapping]] = ..., forget: _Optional[bool] = ..., readmit: _Optional[bool] = ...) -> None: ...
+    def __init__(self, terminal: _Optional[int] = ..., destination: _Optional[_Union[Place, _Mapping]] = ..., forget: bool = ..., readmit: bool = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("id", "assign", "round", "report", "sums", "moments", "scale", "models", "trial", "roster", "transfer", "labels", "centre", "hide")
@@ -781,7 +781,7 @@ class Answer(_message.Message):
     bytes_up: int
     away: bool
     bytes_below: int
-    def __init__(self, id: _Optional[int] = ..., trouble: _Optional[str] = ..., done: _Optional[_Union[Nothing, _Mapping]] = ..., round: _Optional[_Union[RoundResult, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., sums: _Optional[_Union[StationSums, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., metrics: _Optional[_Union[Metrics, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., away: _Optional[bool] = ..., bytes_below: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., trouble: _Optional[str] = ..., done: _Optional[_Union[Nothing, _Mapping]] = ..., round: _Optional[_Union[RoundResult, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., sums: _Optional[_Union[StationSums, _Mapping]] = ..., moments: _Optional[_Union[MomentsReport, _Mapping]] = ..., models: _Optional[_Union[Tensor, _Mapping]] = ..., metrics: _Optional[_Union[Metrics, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., labels: _Optional[_Union[LabelsReport, _Mapping]] = ..., seconds: _Optional[float] = ..., bytes_down: _Optional[int] = ..., bytes_up: _Optional[int] = ..., away: bool = ..., bytes_below: _Optional[int] = ...) -> None: ...
 
 class StationUp(_message.Message):
     __slots__ = ("hello", "answer", "outlook")
@@ -945,7 +945,7 @@ class MemberFile(_message.Message):
     applied_factor: float
     departed: bool
     mean_weight: float
-    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: _Optional[bool] = ..., mean_weight: _Optional[float] = ...) -> None: ...
+    def __init__(self, terminal: _Optional[int] = ..., n_samples: _Optional[int] = ..., share: _Optional[_Union[Tensor, _Mapping]] = ..., incarnation: _Optional[int] = ..., applied_round: _Optional[int] = ..., applied_factor: _Optional[float] = ..., departed: bool = ..., mean_weight: _Optional[float] = ...) -> None: ...
 
 class StationFile(_message.Message):
     __slots__ = ("network", "epoch", "job", "scaling", "U", "members", "round", "anchor", "membership", "probe", "last", "allowed", "revoked", "leaving", "centring", "quarantined", "noising", "told", "certified", "certificate")
