@@ -1,7 +1,7 @@
 """Compare rules that choose λ2 on held-out rows.
 
     python benchmarks/choice.py --seeds 3 --keep choice.jsonl     # appends results, resumes where it stopped
-    python benchmarks/choice.py --cost                            # what the choice costs beside the fit
+    python benchmarks/choice.py --cost                            # cost of the choice, relative to a fit
 
 Rules are compared on the same path of held-out losses:
 
@@ -162,7 +162,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def cost() -> Iterator[str]:
-    """Yield lines of a table: seconds of a default fit over those of a fit with given weights."""
+    """Yield lines of a table: seconds of a default fit divided by the seconds of a fit with given weights."""
     yield "| rows | tasks | labels | given weights, s | default, s | ratio | λ2 |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for rows, tasks in ((20_000, 5), (20_000, 160), (200_000, 10), (200_000, 160)):

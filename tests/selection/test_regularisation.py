@@ -208,13 +208,13 @@ def outlier_table(tasks: int = 40, rows: int = 24, features: int = 8) -> Federat
 
 
 def test_one_outlier_task_does_not_decide_for_all() -> None:
-    """All λ2 are tried, and the choice is the same without the outlier."""
+    """The search tries every λ2, and the choice is the same without the outlier."""
     data, method = outlier_table(), build("rhfedmtl", Options(), "regression").method
     assert isinstance(method, DualMethod)
     chosen = choose(data, method, lambda1=(1e-3,))
     assert {trial.lambda2 for trial in chosen.trials} == set(PATH2)
     assert np.nanmax(chosen.trials[-1].tasks) > 1.5, "the outlier is far worse than its zero model"
-    others = replace(
+    without_outlier = replace(
         data,
         X=data.X[24:],
         y=data.y[24:],
@@ -223,7 +223,7 @@ def test_one_outlier_task_does_not_decide_for_all() -> None:
         test_offsets=data.test_offsets[:-1],
         task_names=data.task_names[1:],
     )
-    assert chosen.lambda2 == choose(others, method, lambda1=(1e-3,)).lambda2 < 0.3
+    assert chosen.lambda2 == choose(without_outlier, method, lambda1=(1e-3,)).lambda2 < 0.3
 
 
 @pytest.mark.parametrize(("grid", "text"), [((3.0, 1.0), "smallest"), ((1e-2, 1e-3), "largest"), ((3.0, 0.3, 0.0), "")])
@@ -238,7 +238,7 @@ def test_a_choice_at_the_edge_of_the_grid_says_so(grid: tuple[float, ...], text:
 
 @pytest.mark.parametrize("unequal", [0.0, 2.0])
 def test_the_choice_draws_rows_of_large_tables(unequal: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows of small tasks, as many of each other task; one part of them is held out once."""
+    """Small tasks keep every row, and all other tasks get equally many; validation uses a single part."""
     data = Request("synthetic", tasks=4, terminals=2, settings={"rows": 800, "unequal": unequal}).federation(0)
     drawn = sample(data, 400, 0)
     counts, sizes = np.bincount(data.row_task[drawn]), np.bincount(data.row_task)

@@ -51,7 +51,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.words import SOLVED
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.unseen import pooled_model
-from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, WeightTrial, can_choose, within_budget
+from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, on_folds, within_budget
 from rhfedmtl.training.config import RunConfig, usual_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
 from rhfedmtl.training.run import Before, Result, Run, Settings
@@ -472,9 +472,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         path = PATH1 if len(auto) > 1 else (present["lambda1"],)
         rows = built.regroup(federation)
         choice = choose(rows, built.method, lambda1=path, settings=settings, judged=federation)
-        tried = [WeightTrial(t.lambda1, t.lambda2, t.score, t.effort.rounds) for t in choice.trials]
-        chosen = {name: float(getattr(choice, name)) for name in auto}
-        return SelectionRecord(chosen, "the best on folds", {}, tried), None
+        return on_folds(choice, auto), None
 
     def _left_open(self) -> bool:
         """Whether λ2 was not given."""

@@ -30,7 +30,7 @@ from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.selection.folds import held_rows, make_folds, reordered, row_terminal, row_weights, usual_folds
-from rhfedmtl.selection.regularisation import PATH1, choose, weighted
+from rhfedmtl.selection.regularisation import PATH1, Choice, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.faults import Faults
@@ -201,9 +201,15 @@ def _unlimited(config: RunConfig, built: Algorithm, federation: Federation, sett
     path = PATH1 if "lambda1" in auto else (config.options.weight("lambda1"),)
     assert isinstance(built.method, DualMethod)
     choice = choose(built.regroup(federation), built.method, lambda1=path, settings=settings, judged=federation)
+    record = on_folds(choice, auto)
+    return Chosen(_with(config, record.chosen), None, record)
+
+
+def on_folds(choice: Choice, auto: tuple[str, ...]) -> SelectionRecord:
+    """Return the record of a choice that charged nothing."""
     chosen = {name: float(getattr(choice, name)) for name in auto}
     tried = [WeightTrial(t.lambda1, t.lambda2, t.score, t.effort.rounds) for t in choice.trials]
-    return Chosen(_with(config, chosen), None, SelectionRecord(chosen, "the best on folds", {}, tried))
+    return SelectionRecord(chosen, f"the best on folds{choice.edge}", {}, tried)
 
 
 class Held(NamedTuple):
