@@ -12,7 +12,7 @@ export RHFEDMTL_DATA ?= $(abspath ../shared/data)
 # Bytecode is kept, whatever the machine says: hundreds of processes of the suite read the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test suite test-fast test-slow test-ray test-browser test-chaos lint proto format bench study docs clean
+.PHONY: help setup demo test suite test-fast test-slow test-ray test-browser test-chaos test-lowest lint proto format bench study docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -70,6 +70,22 @@ $(BROWSER_STAMP): $(STAMP)
 		|| { echo "install Chromium, or name one: make test-browser RHFEDMTL_CHROMIUM=/path/to/chromium"; exit 1; }
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[browser]'
 	@touch $@
+
+# What touches the dependencies: kernels, rows and tables, models, ONNX, figures, pages, messages between nodes.
+LOWEST_TESTS := tests/conformance tests/data tests/models tests/estimators tests/report tests/dashboard/test_dashboard.py \
+  tests/cli/test_errors.py tests/deploy/test_parts.py tests/deploy/test_intruders.py
+
+test-lowest: export NUMBA_CACHE_DIR = $(abspath .venv-lowest)/kernels
+test-lowest:  ## a part of the suite with the lowest version of every dependency that pyproject.toml allows
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check uv
+	.venv-lowest/bin/uv pip compile --quiet --resolution lowest-direct --extra deploy --extra frames --extra parquet \
+	  --extra onnx --extra plot --extra tensorboard --extra dashboard -o .venv-lowest/lowest.txt pyproject.toml
+	.venv-lowest/bin/uv pip install --quiet -p .venv-lowest/bin/python -r .venv-lowest/lowest.txt \
+	  'pytest<9' pytest-xdist hypothesis pyyaml onnxruntime==1.18.0
+	.venv-lowest/bin/uv pip install --quiet -p .venv-lowest/bin/python --no-deps -e .
+	@mkdir -p -m 700 .venv-lowest/kernels
+	.venv-lowest/bin/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(LOWEST_TESTS)
 
 test-chaos: setup  ## a network of real processes through 200 faults and lies, and ended at every place where it writes or sends
 	$(BIN)/python -m pytest -q -s -m chaos tests/deploy/test_chaos.py tests/deploy/test_failpoints.py

@@ -679,6 +679,7 @@ def test_the_optimum_is_not_said_to_be_above_a_tolerance_of_zero(recwarn: pytest
         ({"random_state": -1}, {}, "random_state must be a whole number from 0 to"),
         ({"random_state": 10**20}, {}, "random_state must be a whole number from 0 to"),
         ({}, {"task": pd.date_range("2024", periods=60)}, "task holds"),
+        ({}, {"task": np.arange(60).astype("datetime64[ns]")}, "task holds the date 1970-01-01"),
         ({"algorithm": "pooled", "budget": "energy=9"}, {}, "yardstick that knows no budget"),
     ],
 )

@@ -156,6 +156,8 @@ def column(values: Any, n_rows: int, what: str) -> Array:
         _refuse_gaps(values, what)
     if array.dtype.kind in "biuU":
         return array
+    if array.dtype.kind in "mM":  # dates of pandas 2 would turn into whole numbers
+        raise DataError(f"{what} holds the date {array[0]!s}: use text or numbers")
     known = array.tolist()
     if array.dtype.kind == "f":
         return array
