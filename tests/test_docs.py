@@ -55,7 +55,9 @@ def _need_data(text: str) -> None:
 
 def _words(output: str) -> str:
     """Output without its numbers; a list of numbers counts as one."""
-    return re.sub(r"\s+", " ", re.sub(r"-?\d[\d.,e+-]*(?:[\s,]+-?\d[\d.,e+-]*)*", "0", output)).strip()
+    number = r"-?\d[\d.,e+-]*(?:[\s,]+-?\d[\d.,e+-]*)*"
+    numbers = re.sub(rf"{number}\s*(?=\])|{number}", "0", output)
+    return re.sub(r"\s+", " ", numbers).strip()
 
 
 def _labels(output: str) -> set[str]:

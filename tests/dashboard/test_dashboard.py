@@ -190,7 +190,7 @@ def test_what_if_refuses_in_words(page: Page, folder: Path, pilot: str) -> None:
 
 def test_a_run_shows_the_weight_that_it_chose(tmp_path: Path) -> None:
     """The page of a run has the chosen λ₂ with the reason, during the run and after it."""
-    request = Request("synthetic", tasks=20, terminals=5, settings={"relatedness": 1.0})
+    request = Request("synthetic", tasks=40, terminals=5, settings={"relatedness": 1.0})
     config = RunConfig("hfedmtl", request, budget=("energy=12000",))
     run, index, pages = session.begin(config, Execution(threads=1), tmp_path), Index(tmp_path), []
 

@@ -281,7 +281,7 @@ def test_the_byte_budget_that_a_refusal_names_pays_a_round(tmp_path: Path) -> No
             assert re.match(rf"budget bytes={budget} cannot pay round zero.* costs bytes=8\d+: raise", refused["error"])
             assert not refused.get("spent", {}).get("bytes")
         # Not enough for a round, for a certificate, and for both.
-        for budget, least in ((9_000, "one pass"), (12_000, f"(H={one_pass}, K"), (26_000, f"(H={one_pass}, K")):
+        for budget, least in ((9_000, "one pass"), (12_000, f"(H={one_pass}, K"), (20_000, f"(H={one_pass}, K")):
             operator.command("train", budget=[f"bytes={budget}"])
             refused = nets.wait(operator, nets.at_rest)["training"]
             assert refused["state"] == "failed"

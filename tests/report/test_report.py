@@ -439,7 +439,7 @@ def test_one_run_has_a_report(tmp_path: Path) -> None:
 
 def test_settings_show_the_weights_that_runs_used(tmp_path: Path) -> None:
     """The report of a run shows the λ₂ that it chose and the reason; the report of a comparison shows the range."""
-    words = ["--tasks", "20", "--terminals", "5", "--set", "relatedness=1", "--out", str(tmp_path / "runs"), "--json"]
+    words = ["--tasks", "40", "--terminals", "5", "--set", "relatedness=1", "--out", str(tmp_path / "runs"), "--json"]
     train = ["train", "--algorithm", "hfedmtl", "--budget", "energy=12000", *words]
     facts = json.loads(CliRunner().invoke(app, train).stdout)
     assert facts["weights"]["lambda2"] == 1.0, "the usual value is 0.01"
