@@ -11,6 +11,8 @@ import pytest
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
+from rhfedmtl.deploy.cloud.trainer import refuse_broken
+from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.fixed import Fixed
@@ -54,6 +56,45 @@ def test_a_run_whose_bound_is_broken_ends_and_says_so() -> None:
     assert run.learn(Fixed(10, 1, 500)) == BROKEN
     assert run.round == 1
     assert run.result("target gap reached").stopped == BROKEN
+
+
+def test_a_broken_certificate_names_who_cannot_be_right() -> None:
+    """The certificate blames the liar and not the other station: its losses are below the bound of its duals."""
+    run = Run(federation(), METHOD, Settings(target_gap=1e-2), Ledger({}))
+    honest = run.network.sums
+
+    def lying_sums(points: Any) -> Any:
+        return [replace(sums, losses=sums.losses - 20.0 * sums.task) for sums in honest(points) if sums is not None]
+
+    run.network.sums = lying_sums  # type: ignore[method-assign]
+    assert run.learn(Fixed(10, 1, 500)) == BROKEN
+    assert run.certificate is not None
+    assert run.certificate.suspects == (1,)
+    with pytest.raises(PeerError, match=r"The numbers of station 1 cannot be true: its losses lie below"):
+        refuse_broken(run.certificate)
+
+
+def test_the_others_go_on_without_a_task_that_is_left_out() -> None:
+    """They get a certificate of their own problem, and the task keeps its model."""
+    made = Request(data="synthetic", tasks=3, terminals=2, samples_per_task=20).federation(0)
+    run = Run(made, METHOD, Settings(max_rounds=40), Ledger({}))
+    run.learn(Fixed(10, 1, 4))
+    before = run.certify().models[1].copy()
+    run.network.excluded = {1: "what cannot be"}  # type: ignore[attr-defined]
+    result = run.result(run.learn(Fixed(10, 1, 36)))
+    np.testing.assert_array_equal(result.certificate.models[1], before)
+    assert np.isnan(result.certificate.station_gaps).tolist() == [False, True, False]
+    losses = []
+    for b in (0, 2):
+        rows = slice(*made.terminal_offsets[made.task_offsets[b : b + 2]].tolist())
+        X = np.column_stack([run.scalers[b].transform(made.X[rows]), np.full(len(made.X[rows]), run.constant)])
+        scores = X @ result.certificate.models[b].T
+        y = made.targets()[rows]
+        losses.append(np.mean([METHOD.loss.value(z, t) for z, t in zip(scores[:, 0], y[:, 0], strict=True)]))
+    energy = METHOD.relationship.energy(result.certificate.models[[0, 2]])
+    primal = (sum(losses) + energy / 2.0) / 2.0
+    assert result.certificate.primal == pytest.approx(primal, rel=1e-9)
+    assert 0.0 <= result.certificate.gap < 1e-2
 
 
 def test_a_target_of_zero_is_none() -> None:

@@ -145,6 +145,15 @@ class TellsNoised(Protocol):
 
 
 @runtime_checkable
+class Excludes(Protocol):
+    """A network of real stations, which goes on without a station whose numbers cannot be true."""
+
+    @property
+    def excluded(self) -> dict[int, str]:
+        """Stations that take no part any more, with the reason."""
+
+
+@runtime_checkable
 class Keeping(Protocol):
     """A network that can be put away and taken up again: what checkpoints need."""
 

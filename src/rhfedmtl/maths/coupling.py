@@ -61,6 +61,11 @@ class Anchors(NamedTuple):
         moved = v if self.origin is None else v - self.origin[b]
         return np.asarray(self.center[b] + moved / self.lam[b])
 
+    def without(self, b: int) -> Anchors:
+        """Anchors of the other stations."""
+        center, lam, constant = (np.delete(part, b, axis=0) for part in self[:3])
+        return Anchors(center, lam, constant, None if self.origin is None else np.delete(self.origin, b, axis=0))
+
     @property
     def zero(self) -> Models:
         """c_b, which a station holds whose v_b is zero."""
@@ -180,6 +185,10 @@ class Relationship(ABC):
         """Return the relationship as these models suggest it; a given one stays as it is."""
         return self
 
+    def without(self, task: int) -> Relationship:
+        """Return the relationship of the other tasks; their learned coupling stays."""
+        return self
+
     def likeness(self, V: Models) -> float:
         """By how much more tasks would have to be drawn to their mean to be as alike as these V are; 0: they need not.
 
@@ -278,6 +287,10 @@ class Safe(Relationship):
     def coupling(self, n_tasks: int) -> float:
         """As the inner one says."""
         return self.inner.coupling(n_tasks)
+
+    def without(self, task: int) -> Relationship:
+        """Leave the task out of the inner relationship."""
+        return type(self)(self.inner.without(task))
 
     def learn(self, W: Models) -> Self:
         """Let the inner one learn."""

@@ -93,6 +93,13 @@ class Learned(Relationship):
             return self
         return replace(self, omega=omega)
 
+    def without(self, task: int) -> Self:
+        """Return Ω of the other tasks, of the same trace."""
+        if self.omega is None:
+            return self
+        omega = _without(self.omega, task)
+        return replace(self, omega=omega * (np.trace(self.omega) / np.trace(omega)))
+
 
 @dataclass(frozen=True, eq=False)
 class Graph(Relationship):
@@ -165,6 +172,11 @@ class Graph(Relationship):
             return self
         return replace(self, found=ties)
 
+    def without(self, task: int) -> Self:
+        """Return the ties between the other tasks."""
+        parts = (None if ties is None else _without(ties, task) for ties in (self.adjacency, self.found))
+        return replace(self, **dict(zip(("adjacency", "found"), parts, strict=True)))  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class Clusters(Relationship):
@@ -217,6 +229,12 @@ class Clusters(Relationship):
         norm = np.linalg.norm(flat, axis=1, keepdims=True)
         groups = _ordered(self._group(flat / np.maximum(norm, np.finfo(float).tiny)))
         return self if groups == _ordered(self.members(len(W))) else replace(self, groups=groups)
+
+    def without(self, task: int) -> Self:
+        """Return the clusters of the other tasks."""
+        if self.groups is None:
+            return self
+        return replace(self, groups=_ordered(np.delete(np.array(self.groups), task)))
 
     def _group(self, points: Matrix) -> npt.NDArray[np.int64]:
         """Groups of the points: as many as asked for, or those with the clearest borders."""
@@ -283,6 +301,11 @@ def _ordered(groups: npt.NDArray[np.int64]) -> Groups:
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))
     return tuple(int(g) for g in rank[inverse])
+
+
+def _without(matrix: Matrix, task: int) -> Matrix:
+    """The matrix without the row and the column of a task."""
+    return np.delete(np.delete(matrix, task, axis=0), task, axis=1)
 
 
 def _square(name: str, matrix: npt.ArrayLike) -> Matrix:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
+import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.display import facts_html
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
+from rhfedmtl.maths.coupling import squared_norms
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.mixtures import between
 from rhfedmtl.maths.objective import Dual, KeptBack, Points, any_models
@@ -21,6 +23,7 @@ from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen
 from rhfedmtl.roles.words import bounded, in_words
 
+Indices = npt.NDArray[np.int64]
 SCALES = (1.0, 0.5, 0.25, 2.0)
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 GRID = np.array([(scale, share) for scale in SCALES for share in SHARES])
@@ -70,9 +73,9 @@ class Certificate:
     The models are the best that were found so far for the present problem, in round ``found``; the bound is the best
     so far too. New ones are a ``combination`` of the models that terminals were asked about. ``zero`` is the objective
     of models that are zero, ``held`` that of what the stations go on from. ``station_gaps`` are those of each station's
-    own problem at its next anchor. ``single_gap`` is that to the best dual of a single round, before duals are mixed:
-    how fast rounds learn shows in it. All of it is conditional on the relationship as it stands, and assumes honest
-    terminals.
+    own problem at its next anchor, NaN without a task. ``single_gap`` is that to the best dual of a single
+    round, before duals are mixed: how fast rounds learn shows in it. ``suspects`` are the stations to blame where the
+    certificate is ``broken``. All of it is conditional on the relationship as it stands, and assumes honest terminals.
     """
 
     round: int
@@ -86,6 +89,7 @@ class Certificate:
     found: int = 0
     combination: Vector | None = None
     single_gap: float = np.nan
+    suspects: tuple[int, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -161,12 +165,13 @@ class NoisedCertificate(Certificate):
 
 @dataclass(frozen=True, eq=False)
 class _Best:
-    """The best models for the present problem, and the round in which they were found."""
+    """The best models for the present problem, the round in which they were found, and each task's mean loss."""
 
     primal: float
     models: Models
     round: int
     combination: Vector
+    losses: Vector
 
 
 class CloudStates:
@@ -214,13 +219,15 @@ class Cloud(CloudStates):
         self.channel = Channel() if channel is None else channel
         self.steers = steers
         self.n_tasks = n_tasks
+        self.tasks: Indices = np.arange(n_tasks)  # of the problem; all arrays below are of these, in this order
+        self._frozen: Models = np.zeros((n_tasks, *shape))  # models of the tasks that were left out
         self.cloud_round = 0
         self.V: Models = np.zeros((n_tasks, *shape))
         self.W: Models = np.zeros((n_tasks, *shape))
         self.anchors: Anchors | None = None
         self.changes = 0
         self._n = np.ones(n_tasks) if samples is None else samples  # until they report
-        self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report
+        self._as_of = [(0, -1)] * n_tasks  # round and membership of the latest report of every task
         self._best_dual = 0.0  # bound of the best single one
         self._closed = 0.0  # bound that `close` found: no part of what follows, so that runs may go on
         self._dual = Dual.zero(self.V)  # the best that lies between those that are known
@@ -245,10 +252,10 @@ class Cloud(CloudStates):
         self._start = self._begin = None
         self._pull = self._pull and FADES * self._pull
         center, lam, _, origin = self.anchors
-        begins = [None] * self.n_tasks if origin is None else list(origin)
+        begins = [None] * len(self.tasks) if origin is None else list(origin)
         return [
-            Anchor(self.cloud_round, b, center[b], float(lam[b]), self.channel.model_dtype, begins[b])
-            for b in range(self.n_tasks)
+            Anchor(self.cloud_round, b, center[i], float(lam[i]), self.channel.model_dtype, begins[i])
+            for i, b in enumerate(self.tasks.tolist())
         ]
 
     def _ascend(self) -> Anchors:
@@ -275,17 +282,20 @@ class Cloud(CloudStates):
             self._newton = SEARCHES[solver](self.channel.models(begin, known))
         elif self.anchors is not None:  # which the stations know
             self._newton.try_instead(self.channel.models(self._newton.trial(self.relationship), self.anchors.center))
-        nothing = np.zeros(self.n_tasks)
-        return Anchors(self._newton.trial(self.relationship), np.full(self.n_tasks, np.inf), nothing)
+        nothing = np.zeros(len(self.tasks))
+        return Anchors(self._newton.trial(self.relationship), np.full(len(self.tasks), np.inf), nothing)
 
     def receive(self, report: Report) -> bool:
-        """Take a station's v_b; False, and no change, for an earlier server iteration or an overtaken report."""
+        """Take a station's v_b; False, and no change, where it is old, overtaken, or of a task that was left out."""
         self._check(Report)
         if self.anchors is None or report.cloud_round != self.cloud_round:
             return False
         b = report.task
         if not 0 <= b < self.n_tasks or report.v.shape != self.V[0].shape or not np.isfinite(report.v).all():
             raise PeerError(f"report for task {b} with shape {report.v.shape} does not fit, or is not finite")
+        if b not in self.tasks:
+            return False
+        i = int(np.searchsorted(self.tasks, b))
         as_of = report.round, report.membership
         if as_of < self._as_of[b]:
             return False
@@ -293,14 +303,44 @@ class Cloud(CloudStates):
             self.forget_bound()
         if as_of != self._as_of[b]:
             self._start = self._begin = None
-        self.V[b], self._n[b], self._as_of[b] = report.v, max(report.n_samples, 1), as_of
-        self.W[b] = self.anchors.held_by(b, report.v)
+        self.V[i], self._n[i], self._as_of[b] = report.v, max(report.n_samples, 1), as_of
+        self.W[i] = self.anchors.held_by(i, report.v)
         return True
+
+    def leave_out(self, task: int) -> None:
+        """Go on with the problem of the other tasks; this task keeps its best model so far, without a certificate.
+
+        Anchors and certificates leave the task out from now on. Models and points still have a row for every task.
+        """
+        i = int(np.searchsorted(self.tasks, task))
+        best = self.W if self._best is None else self._best.models
+        self._frozen[task] = best[i]
+        self.tasks = np.delete(self.tasks, i)
+        self.V, self.W, self._n = (np.delete(part, i, axis=0) for part in (self.V, self.W, self._n))
+        if self.anchors is not None:
+            self.anchors = self.anchors.without(i)
+        self._next = self.anchors
+        self._points = Points(np.delete(self._points.models, i, axis=1), self._points.combinations)
+        self.relationship = self.relationship.without(i)
+        self.forget_bound()
+
+    def _of_all(self, models: Models) -> Models:
+        """Models of every task, from the models of the problem; a task that is left out keeps its model."""
+        if len(self.tasks) == self.n_tasks:
+            return models
+        filled = self._frozen.copy()
+        filled[self.tasks] = models
+        return filled
+
+    def _asked(self, points: Points) -> Points:
+        """Remember the points of the problem's tasks, and return points for every task."""
+        self._points = points
+        return points._replace(models=np.array([self._of_all(models) for models in points.models]))
 
     @property
     def models(self) -> Models:
         """What the stations hold, as of their last reports."""
-        return self.W if self.anchors is None else self.anchors.held(self.V)
+        return self._of_all(self.W if self.anchors is None else self.anchors.held(self.V))
 
     @property
     def begins(self) -> bool:
@@ -317,8 +357,7 @@ class Cloud(CloudStates):
         self._next, known = self.anchors, self._points.models
         if self._newton is not None and self._newton.gradient is not None:  # which the terminals know
             models = np.stack([self.W, self._newton.W])
-            self._points = Points(models, np.array([*((t, 1.0 - t) for t in STRETCHES), (0.0, 0.0)]))
-            return self._points
+            return self._asked(Points(models, np.array([*((t, 1.0 - t) for t in STRETCHES), (0.0, 0.0)])))
         tried = self._pull is None
         if self._pull is None:
             self._pull = self.relationship.likeness(self.V) if self.cloud_round == 1 else 0.0
@@ -329,14 +368,12 @@ class Cloud(CloudStates):
                 held = self._next.held(self.V)
             if np.array_equal(joint, held):
                 models = self.channel.models(joint, known[-1])[None]
-                self._points = Points(models, np.array([[scale] for scale in (*SCALES, 0.0)]))
-                return self._points
+                return self._asked(Points(models, np.array([[scale] for scale in (*SCALES, 0.0)])))
             held = self.channel.models(held, known[0])
         models = np.stack([held, self.channel.models(joint, known[-1])])
         scales, shares = GRID.T
         combinations = np.stack([scales * (1.0 - shares), scales * shares], axis=1)
-        self._points = Points(models, np.array([*combinations, (0.0, 0.0)]))
-        return self._points
+        return self._asked(Points(models, np.array([*combinations, (0.0, 0.0)])))
 
     def certify(self, sums: Sequence[StationSums | None]) -> Certificate | None:
         """Certificate for the best models so far; None while a station's sums are missing or out of step."""
@@ -346,7 +383,7 @@ class Cloud(CloudStates):
         if complete is None:
             return None
         losses, duals = np.array([s.losses for s in complete]), np.array([s.dual for s in complete])
-        points, number = self._points, max(number for number, _ in self._as_of)
+        points, number = self._points, max(self._as_of[b][0] for b in self.tasks)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
         self._keep_best(points, losses, primals, number)
         plain, kept = dual_sums(duals), self._kept_back(complete, points)
@@ -359,19 +396,45 @@ class Cloud(CloudStates):
             self._choose_start(points, primals)
         best = self._best
         assert best is not None
-        return Certificate(
+        lost = 0.0 if kept is None else kept.most(self.relationship.solve(self.V))
+        joint_dual = Dual(plain / self._n - lost, self.V, None if kept is None else kept.norms)
+        made = Certificate(
             number,
             best.primal,
             self._bound,
-            best.models,
-            objective.station_primal(losses[:, 0], self._n, points.at(0), self._next),
-            objective.station_dual(plain, self._n, self.V, self._next, kept),
+            self._of_all(best.models),
+            self._by_task(objective.station_primal(losses[:, 0], self._n, points.at(0), self._next)),
+            self._by_task(objective.station_dual(plain, self._n, self.V, self._next, kept)),
             zero=float(primals[-1]),
             held=float(primals[0]),
             found=best.round,
             combination=best.combination if best.round == number else None,
             single_gap=best.primal - self._best_dual,
         )
+        return self._with_suspects(made, [self._dual, scaled, joint_dual])
+
+    def _with_suspects(self, certificate: Certificate, duals: Sequence[Dual]) -> Certificate:
+        """Name, where the certificate is broken, the stations whose losses lie below what their duals prove.
+
+        For every honest station and any w, by Fenchel and Young, Σ L(w)/n + ⟨w, v⟩ ≥ Σ −L*(−α)/n. If that holds for
+        all, P ≥ D follows. So it fails for at least a station.
+        """
+        if not certificate.broken:
+            return certificate
+        assert self._best is not None
+        W, blamed = self._best.models, np.zeros(len(self.tasks), dtype=bool)
+        for dual in duals:
+            proved = dual.f - np.einsum("bcd,bcd->b", W, dual.V)
+            if dual.norms is not None:
+                proved = proved - dual.norms * np.sqrt(squared_norms(W - self.relationship.solve(dual.V)))
+            blamed |= self._best.losses < proved - ROUNDING * np.maximum(1.0, np.abs(proved))
+        return replace(certificate, suspects=tuple(self.tasks[blamed].tolist()))
+
+    def _by_task(self, values: Vector) -> Vector:
+        """Return a number for every task, NaN if a task is left out."""
+        by_task = np.full(self.n_tasks, np.nan)
+        by_task[self.tasks] = values
+        return by_task
 
     def closing(self) -> Points | None:
         """The models to return, to be asked for the gradient of their losses when a run ends: one more dual.
@@ -380,8 +443,7 @@ class Cloud(CloudStates):
         """
         if self._best is None:
             return None
-        self._points = any_models(self.channel.models(self._best.models, self._points.models[-1]))
-        return self._points
+        return self._asked(any_models(self.channel.models(self._best.models, self._points.models[-1])))
 
     def close(self, certificate: Certificate, sums: Sequence[StationSums | None]) -> Certificate:
         """The same certificate with a bound that counts the dual of `closing` too: α_i = −L′(z_i), of every row."""
@@ -394,12 +456,13 @@ class Cloud(CloudStates):
         dual = objective.gradient_dual(losses, self._n, self._points.models[0], V)
         mixed = objective.between(self._dual, dual, self.relationship)
         self._closed = max(self._closed, mixed.bound(self.relationship))
-        return replace(certificate, dual=self._bound)
+        return self._with_suspects(replace(certificate, dual=self._bound), [dual, mixed, self._dual])
 
     def _complete(self, sums: Sequence[StationSums | None]) -> list[StationSums] | None:
         """The sums of all tasks in order; None while those of a station are missing or out of step."""
         by_task = {s.task: s for s in sums if s is not None and (s.round, s.membership) == self._as_of[s.task]}
-        return [by_task[b] for b in range(self.n_tasks)] if len(by_task) == self.n_tasks else None
+        tasks = self.tasks.tolist()
+        return [by_task[b] for b in tasks] if by_task.keys() >= set(tasks) else None
 
     @property
     def _bound(self) -> float:
@@ -420,7 +483,7 @@ class Cloud(CloudStates):
         models = points.at(best)
         primal = objective.joint_primal(losses[:, best], self._n, models, self.relationship)
         if self._best is None or primal < self._best.primal:
-            self._best = _Best(primal, models, number, points.combinations[best])
+            self._best = _Best(primal, models, number, points.combinations[best], losses[:, best] / self._n)
 
     def _choose_start(self, points: Points, primals: Vector) -> None:
         """Start the next server iteration at the best point of this certificate if it is the best so far.
@@ -447,7 +510,7 @@ class Cloud(CloudStates):
         if self._newton is not None:
             tangent = self.relationship.apply(self.W) - self.V
             gap = primals[0] - objective.joint_dual(plain, self._n, self.V, self.relationship)
-            missing = gap - self.relationship.dual_energy(tangent) / (2.0 * self.n_tasks)
+            missing = gap - self.relationship.dual_energy(tangent) / (2.0 * len(self.tasks))
             exact = bool(missing <= exactly * max(abs(gap), 1e-12))
             self._newton.observe(self.relationship, self.V, primals[: len(STRETCHES)], exact=exact)
         elif primals[0] > max(ASTRAY * primals[-1], self._held) and self.relationship.may_turn_safe:
@@ -461,7 +524,8 @@ class Cloud(CloudStates):
         """
         self._check("resume")
         for report in reports:
-            self.V[report.task], self._n[report.task] = report.v, max(report.n_samples, 1)
+            i = int(np.searchsorted(self.tasks, report.task))
+            self.V[i], self._n[i] = report.v, max(report.n_samples, 1)
         self.W = self.relationship.solve(self.V) if models is None else models.copy()
         self._pull = 0.0
 

@@ -46,10 +46,10 @@ REFERENCE_ROWS, REFERENCE_TERMINALS = 5, 3
 
 
 class ImplausibleError(PeerError):
-    """A terminal told what no honest one can have found."""
+    """A terminal, or a station, told what no honest one can have found."""
 
-    def __init__(self, terminal: int, reason: str) -> None:
-        super().__init__(f"terminal {terminal} told {reason}")
+    def __init__(self, terminal: int, reason: str, role: str = "terminal") -> None:
+        super().__init__(f"{role} {terminal} told {reason}")
         self.terminal, self.reason = terminal, reason
 
 
@@ -65,7 +65,10 @@ def dual_box(loss: Loss) -> float:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one terminal can say, from what its station knows of it; see the top of the module."""
+    """What one terminal can say, from what its station knows of it; see the top of the module.
+
+    The same bounds hold for all terminals of a station together. ``role`` names the sender in errors.
+    """
 
     terminal: int
     method: Method
@@ -74,6 +77,7 @@ class Bounds:
     row_norm: float
     largest: float = math.inf
     """No column of a share may be longer, whatever the loss."""
+    role: str = "terminal"
 
     @property
     def box(self) -> float:
@@ -104,7 +108,7 @@ class Bounds:
 
     def refuse(self, reason: str) -> ImplausibleError:
         """The error that names the terminal."""
-        return ImplausibleError(self.terminal, reason)
+        return ImplausibleError(self.terminal, reason, self.role)
 
     def check_share(self, share: Vector, what: str = "a share") -> None:
         """Refuse u_t that no dual variables in the box can give."""
@@ -127,8 +131,8 @@ class Bounds:
         if len(update.profile):
             self._check_profile(update.profile, slack)
 
-    def check_sums(self, sums: Sums, models: Vector, points: Vector, share: Vector) -> None:
-        """Refuse losses and dual sums that do not fit the rows, the box, or each other."""
+    def check_sums(self, sums: Sums, models: Vector, points: Vector, share: Vector | None) -> None:
+        """Refuse losses and dual sums that do not fit the rows, the box, a known share, or each other."""
         if not all(np.isfinite(part).all() for part in (sums.losses, sums.dual, sums.gradient)):
             raise self.refuse("sums that are not finite")
         if (sums.losses < 0.0).any():
@@ -142,7 +146,7 @@ class Bounds:
             if (away > np.multiply(self.reach, lengths, where=lengths > 0.0, out=np.zeros_like(lengths))).any():
                 k = int(np.argmax(away))
                 raise self.refuse(f"a loss of {sums.losses[k]:.3g}, where that of zero is {self.zero_loss:.3g}")
-        if self.method.has_duals and not self.method.channel.keeps_residual:
+        if share is not None and self.method.has_duals and not self.method.channel.keeps_residual:
             lowest = dual - np.einsum("kcd,cd->k", at, share)
             if (sums.losses < lowest - slack).any():
                 raise self.refuse("losses below what its dual variables prove")

@@ -23,7 +23,7 @@ from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, Scaler, scalers
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.network import Keeping, LabelCentring
+from rhfedmtl.engines.network import Excludes, Keeping, LabelCentring
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import BudgetError, ConfigError, IncompleteError
 from rhfedmtl.maths.coupling import check_weight
@@ -294,6 +294,8 @@ class Run:
             if not self._is_certified():
                 self._collected = None
                 self._review()
+            while not self._is_certified() and self._leave_out():
+                self._review()
             if self._is_certified():
                 break
         certificate = self._closed(self.certify())
@@ -547,7 +549,8 @@ class Run:
 
     def _wants_metrics(self, certificate: Certificate) -> bool:
         """Whether test metrics are those of other models, or a station did not tell its own."""
-        missing = not self.metrics or any(np.isnan(each).any() for each in self.metrics.values())
+        tasks = np.isin(self.task_station, self.cloud.tasks) if isinstance(self.cloud, Cloud) else slice(None)
+        missing = not self.metrics or any(np.isnan(values[tasks]).any() for values in self.metrics.values())
         return missing or certificate.found == certificate.round
 
     def _certificate(self) -> Certificate:
@@ -634,10 +637,23 @@ class Run:
 
     def _change(self) -> bool:
         """Let terminals move and rows arrive; the cloud hears of it at once. True if anything has changed."""
+        left_out = self._leave_out()
         if not self.environment.change(self.round + 1, self.network):
-            return False
+            return left_out
         self._start_anew()
         return True
+
+    def _leave_out(self) -> bool:
+        """Go on with the problem of the other tasks where stations were excluded; True if that is news."""
+        if not (isinstance(self.network, Excludes) and isinstance(self.cloud, Cloud)):
+            return False
+        news = sorted(set(self.network.excluded) & set(self.cloud.tasks.tolist()))
+        for b in news:
+            self.cloud.leave_out(b)
+        if news:
+            self.certificate = None
+            self._start_anew()
+        return bool(news)
 
     def _start_anew(self) -> None:
         """Let the stations report to a cloud for which the problem has changed."""

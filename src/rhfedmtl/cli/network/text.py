@@ -48,6 +48,7 @@ def closing_lines(status: dict[str, Any]) -> list[str]:
     for name, spent in status["spent"].items():
         limit = status["budget"].get(name)
         lines.append(f"{'spent':<18}{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else ""))
+    lines += [f"{'no certificate':<18}{task}: {reason}" for task, reason in (status.get("excluded") or {}).items()]
     lines += [f"{name:<18}{text}" for name, text in private_facts(status["privacy"])] if status.get("privacy") else []
     lines.append(f"{'stopped':<18}{status['stopped']}, after {status['seconds']:.2f} s")
     return lines

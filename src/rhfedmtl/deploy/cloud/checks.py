@@ -1,8 +1,9 @@
 """What a base station tells the cloud, checked against what it was asked: one that lies is dropped, others go on.
 
-A station may still be wrong about its own task. It cannot speak for others, claim more work than was ordered, count
-other samples than its roster has, say that messages weighed less than they must or let them count for more than they
-can, or say anything on which a training would break.
+`AnswerChecks` checks the form. A station cannot speak for others, claim more work than its orders, or count other
+samples than its roster has. It cannot say that messages weighed less than they must, or let them count for more than
+they can. It cannot say anything on which a training would break. `StationBounds` checks the numbers: reports and sums
+must fit the rows and the dual box of all terminals of the station (`roles.plausibility`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rhfedmtl.algorithms.method import Method
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import Limits
@@ -25,7 +28,8 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE, dual_length
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.resources.sizes import framed
-from rhfedmtl.roles.messages import WIDE, MomentsReport, Report, StationSums, masking_bytes
+from rhfedmtl.roles.messages import WIDE, MomentsReport, Report, StationSums, Sums, Vector, masking_bytes
+from rhfedmtl.roles.plausibility import EXACT, FAR, Bounds
 
 BODIES = {"assign": "done", "scale": "done", "centre": "done", "hide": "done", "transfer": "done", "trial": "metrics"}
 """Kinds of answers that are not called as what was asked for."""
@@ -247,3 +251,54 @@ class AnswerChecks:
             unknown = name in ("auc", "balanced_accuracy") and math.isnan(value)  # of test rows of one class
             if name not in METRICS or not (unknown or 0.0 <= value <= (LARGEST if name == "rmse" else 1.0)):
                 raise PeerError(f"a test metric {name[:40]!r} of {value:g}")
+
+
+@dataclass(frozen=True)
+class StationBounds:
+    """Check reports and sums of stations by the bounds of all their terminals together.
+
+    With n samples of mean weight at most w, rows no longer than R and a dual box that ends at B, ‖v_b‖ ≤ B w R. The sum
+    of the losses of zero models gives the weights of the rows, and the other sums must fit it. ``row_norm`` is R;
+    where it, or B, is infinite, ``limits.norm`` alone bounds a report.
+    """
+
+    method: Method
+    limits: Limits
+    columns: int
+    row_norm: float
+
+    def check_report(self, report: Report, terminals: int) -> None:
+        """Refuse v_b that no dual variables in the box can give; noise of all rounds so far may have been added."""
+        if not self.method.has_duals:
+            return
+        n, channel = max(report.n_samples, 1), self.method.channel
+        bounds = self._bounds(report.task, n)
+        if channel.noised:
+            variance = float(channel.noise_variance(float(terminals))) * report.round * report.v.size
+            spread = FAR * math.sqrt(variance)
+            bounds = replace(bounds, weight=bounds.weight + spread, largest=bounds.largest + spread)
+        bounds.check_share(n * report.v, "a report, by its samples,")
+
+    def check_sums(self, sums: StationSums, models: Vector, points: Vector, share: Vector | None) -> None:
+        """Refuse sums that rows, box and the reported ``share`` U_b do not allow; without it, as if it were unknown."""
+        bounds = self._bounds(sums.task, max(sums.n_samples, 1))
+        bounds = replace(bounds, columns=models.shape[1])
+        of_station = Sums(sums.task, 0, sums.losses, sums.dual, sums.gradient, sums.residual)
+        zero = np.flatnonzero(~points.any(axis=1))
+        if len(zero) and math.isfinite(bounds.zero_loss):
+            loss, largest = float(sums.losses[zero[0]]), bounds.zero_loss
+            if loss > EXACT * largest:
+                raise bounds.refuse(f"a loss of zero models of {loss:.3g}, where {largest:.3g} is possible")
+            bounds = replace(bounds, weight=bounds.weight * loss / largest)
+        bounds.check_sums(of_station, models, points, share)
+
+    def check_term(self, sums: StationSums, model: Vector, noise: float, terminals: int) -> None:
+        """Refuse a sum for a private certificate; masked terminals add noise for the least number that must answer."""
+        channel = self.method.channel
+        spread = noise * math.sqrt(max(1.0, terminals / channel.least))
+        term = Sums(sums.task, 0, sums.losses, sums.dual, sums.gradient)
+        replace(self._bounds(sums.task, max(sums.n_samples, 1)), columns=len(model)).check_term(term, model, spread)
+
+    def _bounds(self, station: int, n: int) -> Bounds:
+        weight = self.limits.weight * n
+        return Bounds(station, self.method, self.columns, weight, self.row_norm, self.limits.norm * n, "station")

@@ -163,6 +163,7 @@ class OperatorApi:
             session, outlook = self._stations.acceptor.sessions.get(b), self._stations.outlooks.get(b, wire.Outlook())
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
             known = sorted({*self._registry.homes(b), *seats, *outlook.roster.quarantined})
+            excluded = self._trainer.network.excluded.get(b)
             leaving = {t for t in seats if self._registry.station.get(t, -1) != b}
             stations.append(
                 {
@@ -173,7 +174,10 @@ class OperatorApi:
                     "heard_seconds": self._stations.quiet(b) if session else None,
                     "spent": bill.get((b, -1), {}),
                     "round": outlook.round,
-                    "last_error": self._stations.faults.get(b) or outlook.last_error,
+                    "excluded": excluded,
+                    "last_error": f"excluded: it told {excluded}"
+                    if excluded
+                    else self._stations.faults.get(b) or outlook.last_error,
                     "terminals": [
                         {
                             "terminal": t,

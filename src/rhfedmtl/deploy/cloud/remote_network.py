@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, Origin, offsets
 from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.deploy.cloud.checks import StationBounds
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
 from rhfedmtl.deploy.node import job as jobs
@@ -31,9 +34,12 @@ from rhfedmtl.roles.messages import (
     StationSums,
     message_sizes,
 )
+from rhfedmtl.roles.plausibility import ImplausibleError
 
 ITERATING = ("round", "assign", "report")
 """Requests of server iterations, whose bytes and seconds make prices."""
+WAY_OUT = "Find out why, then start over with `rhfedmtl network reset`"
+"""Advice to the operator about an excluded station."""
 
 
 class Round(NamedTuple):
@@ -81,6 +87,10 @@ class RemoteNetwork:
         self.announced = 0
         """The last round that the journal tells of."""
         self._standing: dict[int, Standing] = {}
+        self.excluded: dict[int, str] = {}
+        """Stations whose numbers cannot be true, with the reason: the cloud asks them no more."""
+        self.on_excluded: Callable[[int, str], None] = lambda station, reason: None
+        self._reported: dict[int, tuple[int, int, Float64Array]] = {}  # round, membership and v_b of the last reports
 
     def is_behind(self, station: int, hello: wire.Hello) -> bool:
         """Whether a station knows less than it told before: its state was put back from an old copy."""
@@ -108,7 +118,10 @@ class RemoteNetwork:
     def models(self) -> Float64Array:
         """What orders start from, of every station."""
         answers = self._ask("models", None, self._all(lambda b: wire.Request(models=wire.Nothing())))
-        return np.array([codec.array(models, "models") for models in self._from_all(answers, "models")])
+        models = np.zeros((self.n_stations, *self._matrix))
+        for b, tensor in self._from_all(answers, "models").items():
+            models[b] = codec.array(tensor, "models")
+        return models
 
     def sync(self, *, first: bool = False) -> bool:
         """Ask who is where, if anything has changed; True if so."""
@@ -151,7 +164,7 @@ class RemoteNetwork:
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration; a station that is away for too long misses it."""
         requests: dict[int, wire.Request] = {}
-        for b in range(self.n_stations):
+        for b in self.partners:
             terminals = np.flatnonzero((self.station == b) & (local_steps > 0))
             content = wire.RoundRequest(
                 round=number,
@@ -162,10 +175,11 @@ class RemoteNetwork:
             requests[b] = wire.Request(round=content)
         self.announced = max(self.announced, number)
         answers = self._ask("round", [number, *_compact(local_steps)], requests, self.deadline + self.patience)
+        answers |= {b: wire.Answer(away=True) for b in self.excluded}
         self.last_round = _round(answers)
         told = _told(answers, "round")
         self._standing |= {b: Standing(r.epoch, r.round, r.membership) for b, r in told.items()}
-        results = [told.get(b) for b in requests]
+        results = [told.get(b) for b in range(self.n_stations)]
         counts = [sum(effort.answered for effort in r.efforts) if r else 0 for r in results]
         gains = [codec.array(r.gains, "gains") if r else np.zeros(CURVE) for r in results]
         factors = [r.factor if r else 0.0 for r in results]
@@ -175,7 +189,53 @@ class RemoteNetwork:
         """Reports of the stations that answer."""
         answers = self._ask("report", cloud_round, self._all(lambda b: wire.Request(report=cloud_round)))
         self.overhead.note(answers)
-        return [codec.from_wire(Report, report) for report in _told(answers, "report").values()]
+        reports = [codec.from_wire(Report, report) for report in _told(answers, "report").values()]
+        checked = [report for report in reports if self._can_be(report.task, partial(self._check_report, report))]
+        self._reported |= {report.task: (report.round, report.membership, report.v) for report in checked}
+        return checked
+
+    def _check_report(self, report: Report) -> None:
+        self._bounds.check_report(report, self._members(report.task))
+
+    @property
+    def _bounds(self) -> StationBounds:
+        """Bounds on what stations say; all scalers give rows of the same length."""
+        norm = math.inf if self.scalers is None else self._radius
+        return StationBounds(self.method, self.config.limits, self.shape[0], norm)
+
+    @property
+    def _radius(self) -> float:
+        assert self.scalers is not None
+        return self.scalers[0].radius(self.shape[1], intercept=self.method.intercept)
+
+    def _members(self, station: int) -> int:
+        return int(np.count_nonzero(self.station == station))
+
+    @property
+    def partners(self) -> list[int]:
+        """Stations that take part: all but the excluded."""
+        return [b for b in range(self.n_stations) if b not in self.excluded]
+
+    def _can_be(self, station: int, check: Callable[[], None]) -> bool:
+        """Return True if the check passes; a station that told what cannot be is excluded."""
+        try:
+            check()
+        except ImplausibleError as error:
+            self._exclude(station, error.reason)
+            return False
+        return True
+
+    def _exclude(self, station: int, reason: str) -> None:
+        """Ask a station no more: the others go on. Raise an error if the training cannot go on without it."""
+        self.excluded[station] = reason
+        self.on_excluded(station, reason)
+        words = f"station {station} told {reason}"
+        if not self.method.has_duals or self.method.channel.noised:
+            why = "a private training" if self.method.channel.noised else "a method that averages models"
+            raise PeerError(f"{words}: {why} cannot go on without it. {WAY_OUT}")
+        if not self.partners:
+            raise PeerError(f"{words}, and there is no other station. {WAY_OUT}")
+        self.station = np.where(self.station == station, -1, self.station)
 
     def sums(self, points: Points) -> list[StationSums | None]:
         """Sums of every station at each of the points; refused where a terminal or a station did not tell."""
@@ -185,7 +245,15 @@ class RemoteNetwork:
             models = [codec.tensor(each) for each in points.models[:, b]]
             return wire.Request(sums=wire.SumsRequest(models=models, points=combinations, gradient=points.gradient))
 
-        return [*self._sums(len(points.combinations), asked)]
+        by_station = self._sums(len(points.combinations), asked)
+        before = len(self.excluded)
+        for b, sums in by_station.items():
+            *as_of, v = self._reported.get(b, (-1, -1, None))
+            share = max(sums.n_samples, 1) * v if v is not None and as_of == [sums.round, sums.membership] else None
+            self._can_be(b, partial(self._bounds.check_sums, sums, points.models[:, b], points.combinations, share))
+        if len(self.excluded) > before:
+            raise IncompleteError("no certificate this time: the cloud has just excluded a station")
+        return [by_station.get(b) for b in range(self.n_stations)]
 
     def noised_terms(self, models: Float64Array, deviation: Float64Array) -> NoisedTerms:
         """What a private certificate is made from, hidden where it comes from; asked again, it is told the same."""
@@ -194,13 +262,17 @@ class RemoteNetwork:
             model, point = [codec.tensor(models[b])], codec.tensor(np.ones((1, 1)))
             return wire.Request(sums=wire.SumsRequest(models=model, points=point, noise=float(deviation[b])))
 
-        told = self._sums(1, asked)
+        told = list(self._sums(1, asked).values())
+        for sums in told:
+            b = sums.task
+            noise, members = float(deviation[b]), self._members(b)
+            self._can_be(b, partial(self._bounds.check_term, sums, models[b], noise, members))
         n = np.array([float(max(sums.n_samples, 1)) for sums in told])
         return NoisedTerms(told[0].round, np.array([sums.losses[0] for sums in told]), n)
 
-    def _sums(self, points: int, asked: Callable[[int], wire.Request]) -> list[StationSums]:
+    def _sums(self, points: int, asked: Callable[[int], wire.Request]) -> dict[int, StationSums]:
         answers = self._ask("sums", points, self._all(asked), 2.0 * self.config.waits.answer)
-        return [codec.from_wire(StationSums, sums) for sums in self._from_all(answers, "sums")]
+        return {b: codec.from_wire(StationSums, sums) for b, sums in self._from_all(answers, "sums").items()}
 
     def hide(self, method: Method, noising: Noising) -> None:
         """Before the first round of a private training: let terminals clip, and sums be hidden in noise."""
@@ -221,7 +293,7 @@ class RemoteNetwork:
 
         requests = self._all(asked)
         answers = self._ask("trial", None, requests, 2.0 * self.config.waits.answer)
-        return [dict(answers[b].metrics.values) for b in range(self.n_stations)]
+        return [dict(answers[b].metrics.values) if b in answers else {} for b in range(self.n_stations)]
 
     def moments(self) -> list[Moments]:
         """Round zero: moments of the rows of every station; nobody tells of rows without need where sums hide them."""
@@ -264,6 +336,8 @@ class RemoteNetwork:
             "overhead": [self.overhead.seconds, self.overhead.bytes, self.overhead.aside],
             "announced": self.announced,
             "standing": dict(self._standing),
+            "excluded": dict(self.excluded),
+            "reported": dict(self._reported),
         }
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -271,6 +345,7 @@ class RemoteNetwork:
         self.station, self.sizes = np.copy(state["station"]), np.copy(state["sizes"])
         self._memberships, self.announced = dict(state["memberships"]), state["announced"]
         self._standing = dict(state["standing"])
+        self.excluded, self._reported = dict(state["excluded"]), dict(state["reported"])
         self.overhead.seconds = state["overhead"][0]
         self.overhead.bytes, self.overhead.aside = (np.copy(part) for part in state["overhead"][1:])
 
@@ -289,7 +364,7 @@ class RemoteNetwork:
             self._need(answers, b)
 
     def _all(self, make: Callable[[int], wire.Request]) -> dict[int, wire.Request]:
-        return {b: make(b) for b in range(self.n_stations)}
+        return {b: make(b) for b in self.partners}
 
     def _ask(self, kind: str, note: Any, requests: Mapping[int, wire.Request], seconds: float | None = None) -> Answers:
         answers = self._journal.ask(kind, note, requests, self.patience if seconds is None else seconds)
@@ -297,12 +372,12 @@ class RemoteNetwork:
             self.overhead.note_aside(answers)
         return answers
 
-    def _from_all(self, answers: Answers, body: str) -> list[Any]:
-        """What every station told; there is no certificate while one did not."""
+    def _from_all(self, answers: Answers, body: str) -> dict[int, Any]:
+        """Answers of all stations that take part; there is no certificate while an answer is missing."""
         told = _told(answers, body)
         if silent := [f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if b not in told]:
             raise IncompleteError(f"no certificate this time: {'; '.join(silent)}")
-        return [told[b] for b in range(self.n_stations)]
+        return {b: told[b] for b in answers}
 
     @staticmethod
     def _need(answers: Answers, b: int) -> wire.Answer:

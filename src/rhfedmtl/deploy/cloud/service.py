@@ -50,6 +50,7 @@ class CloudService:
             log("journal cut", "warning", reason=reason)
         self.trainer = Trainer(config, self.journal, self.stations.memberships, self._wait_until_ready, log, meters)
         self.stations.counts_bytes = lambda: "bytes" in self.trainer.measured
+        self.stations.excluded = lambda: self.trainer.network.excluded
         self.operator_api = OperatorApi(config, self.registry, self.stations, self.trainer, log, log.trail)
         self._server: Any = None
         self._closed = asyncio.Event()

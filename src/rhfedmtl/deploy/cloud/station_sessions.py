@@ -7,7 +7,7 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import grpc
@@ -74,6 +74,7 @@ class StationSessions:
         """What is wrong with a station, until it answers what it is asked."""
         self.awaited: Callable[[], list[str]] | None = None  # who is to be there before a training goes on
         self.counts_bytes: Callable[[], bool] = lambda: True  # whether bytes are measured
+        self.excluded: Callable[[], Iterable[int]] = tuple  # stations that take no part
         self.outlooks: dict[int, wire.Outlook] = {}
         self._kind = config.learning.channel.model_dtype
         job, limits = config.learning.job(), config.limits
@@ -333,7 +334,7 @@ class StationSessions:
     def missing(self, *, members: bool = False) -> list[str]:
         """Stations that are not connected, and terminals that are expected, or ``members``, and not there."""
         words = []
-        for b in self._pending:
+        for b in self._pending.keys() - set(self.excluded()):
             roster = self.outlooks.get(b, wire.Outlook()).roster
             here = {seat.terminal for seat in roster.seats if seat.connected}
             if b not in self.acceptor.sessions:

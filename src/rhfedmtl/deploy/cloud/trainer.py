@@ -21,7 +21,7 @@ from rhfedmtl.deploy.cloud.config import MEASURABLE, CloudConfig
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful, measured_run, settings_of
 from rhfedmtl.deploy.cloud.prices import measured_cost
-from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
+from rhfedmtl.deploy.cloud.remote_network import WAY_OUT, RemoteNetwork, census
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, unwritten
@@ -125,6 +125,7 @@ class Trainer:
         self._run: Run | None = None
         self._result: Result | None = None
         self._silent: list[str] = []  # who was waited for in vain before the last certificate
+        self.network.on_excluded = self._note_excluded
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
         self._machine = Machine(TRAINING, Training.RECOVERING if journal.replaying else Training.IDLE)
         self._facts: dict[str, Any] = {}
@@ -170,6 +171,20 @@ class Trainer:
         self._machine.on("order")
         self._facts = {"spec": spec}
         self._journal.order(json.dumps(spec))
+
+    def _note_excluded(self, station: int, reason: str) -> None:
+        """Say of a station that it told what cannot be, and what becomes of its task."""
+        task = self._config.learning.tasks[station]
+        words = (
+            f"station {station} told {reason}: it is asked no more, task {task!r} keeps its model without a "
+            f"certificate, and the other tasks go on. {WAY_OUT}"
+        )
+        self._log("excluded", "error", again=self._journal.replaying, peer=f"station {station}", reason=words)
+
+    def _excluded(self) -> dict[str, str]:
+        """Tasks that are left out, and what their stations told."""
+        tasks = self._config.learning.tasks
+        return {tasks[b]: f"station {b} told {reason}" for b, reason in sorted(self.network.excluded.items())}
 
     def stop(self) -> None:
         """End the training after the present round, or before the first one while it waits for somebody."""
@@ -283,11 +298,12 @@ class Trainer:
         policy, self._silent = self._policy(cost), []
         result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
         refuse_broken(result.certificate)
+        excluded = self._excluded()
         self._result = result
         found: dict[str, Any] = plain(summary(result))
         found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot), "left": plain(result.ledger.left)}
         found |= {"round": result.rounds, "cloud_round": result.cloud_rounds}
-        found |= {"certified_round": result.certificate.round, "silent": self._silent}
+        found |= {"certified_round": result.certificate.round, "silent": self._silent, "excluded": excluded}
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
 
@@ -419,6 +435,7 @@ class Trainer:
             "gap": certificate.gap if certificate else None,
             "relative_gap": certificate.relative_gap if certificate else None,
             "certified_round": certificate.round if certificate else None,
+            "excluded": self._excluded(),
             **{name: mean(values) for name, values in progress.metrics.items()},
         }
         self._facts = {**self._facts, **plain(facts)}
@@ -459,6 +476,7 @@ class Trainer:
                 "seed": learning.seed,
                 "options": json.loads(learning.job().options),
                 **({} if result.private is None else {STATEMENT: result.private.statement()}),
+                **({"without_certificate": excluded} if (excluded := self._excluded()) else {}),
             },
         )
 
@@ -473,8 +491,11 @@ def _price_of_round(run: Run, least: int) -> dict[str, float]:
 def refuse_broken(certificate: Certificate) -> None:
     """A training whose objective lies below its bound has failed, whatever it was to end with."""
     if certificate.broken:
+        names = ", ".join(map(str, certificate.suspects))
+        blamed = f" The numbers of station {names} cannot be true: its losses lie below what its duals prove."
+        blamed = blamed if names else ""
         raise PeerError(
             f"the certificate is broken: in round {certificate.round} the objective {certificate.primal:.6g} lies "
-            f"{-certificate.gap:.2g} below its bound. A node told what cannot be, or was put back from an old copy: "
-            "remove it, or begin anew with `rhfedmtl network reset`"
+            f"{-certificate.gap:.2g} below its bound.{blamed} A node told what cannot be, or was put back from an old "
+            "copy: remove it, or begin anew with `rhfedmtl network reset`"
         )

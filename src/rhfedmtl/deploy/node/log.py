@@ -25,7 +25,7 @@ WHILE_S, LINES = 10.0, 50
 FADES_S = 600.0
 """How long the status tells of what a peer has caused."""
 AUDITED = {
-    *("connected", "refused", "quarantined", "members", "forgotten", "withdrawn", "new key"),
+    *("connected", "refused", "quarantined", "excluded", "members", "forgotten", "withdrawn", "new key"),
     *("certificate asked for", "enrolled", "enrolment refused", "command refused"),
     *("training begins", "training ended", "training failed", "training broke"),
     *("journal behind", "journal cut", "state damaged", "begins anew"),
