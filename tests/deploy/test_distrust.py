@@ -224,7 +224,7 @@ def test_what_is_said_of_members_that_no_roster_has_does_not_count() -> None:
 
 def test_a_station_that_is_no_use_is_named(tmp_path: Path) -> None:
     """With its own words, or what was wrong with them: in the status, in what is waited for, and in the answer."""
-    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40))
+    folder = nets.build(tmp_path / "net", nets.small(2, 2, 40), limits=Limits(quarantine=0.0))
 
     async def named() -> None:
         cloud = make_cloud(folder, tmp_path / "state")
@@ -250,7 +250,7 @@ def test_a_station_that_is_no_use_is_named(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"'task-0' is there: station 0 does not answer: {fault}"):
             census(cloud.config, cloud.trainer.network)
         peer = attach(cloud, folder, 0)
-        asked = asyncio.create_task(stations.ask(0, wire.Request(models=wire.Nothing()), 1.0))
+        asked = asyncio.create_task(stations.ask(0, wire.Request(models=wire.Nothing()), 9.0))
         await settle()
         for _ in range(3):  # gRPC ends such streams itself
             stations._on_gone(peer)

@@ -127,6 +127,8 @@ _UNSHOWN = ("state", "spec", "answered", "waits_for")
 def stop(folder: Folder, as_json: AsJson = False) -> None:
     """End the training after the present round; what was learned is certified and kept.
 
+    It ends within 10 seconds: after a longer round the last complete certificate counts.
+
     Example: rhfedmtl network stop demo-net
     """
     ask(folder, as_json, "stop")

@@ -216,10 +216,12 @@ class OperatorApi:
                 raise ConfigError("one certificate leaves a private training, at its end: leave --target-gap out")
         spec = {"budget": budget, "target_gap": gap, "privacy": privacy, "at": time.time()}
         self._trainer.order(spec)
+        self._stations.go_on()
         return spec
 
     async def _stop(self) -> dict[str, Any]:
         self._trainer.stop()
+        self._stations.stop()
         return {}
 
     async def _move(self, terminal: int, station: int) -> dict[str, Any]:

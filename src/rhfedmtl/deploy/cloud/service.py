@@ -96,7 +96,8 @@ class CloudService:
         while True:
             if self._behind:
                 raise CorruptError(self._behind)
-            found = await asyncio.gather(*(self.stations.ask(b, request, seconds) for b, request in requests.items()))
+            questions = (self.stations.ask(b, request, seconds, training=True) for b, request in requests.items())
+            found = await asyncio.gather(*questions)
             if self.journal.stopping or not all(answer.away for answer in found):
                 return dict(zip(requests, found, strict=True))
             await asyncio.sleep(RETRY_S)

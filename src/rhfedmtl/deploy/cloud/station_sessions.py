@@ -30,22 +30,36 @@ from rhfedmtl.resources.sizes import framed
 ROSTER_BYTES = 1 << 20
 """What a station may say of its terminals, beyond what the shapes of models call for."""
 QUIET_S = 3.0
-"""Stations speak every second: one that has not for so long is told of by who is asked what a training waits for."""
+"""Stations send a heartbeat every second. After this long without one, `status` lists the station as missing."""
 BREAKS = 3
-"""Streams of a station that break before it answers until that is told as a fault of it."""
+"""After so many broken streams without an answer, `status` shows a fault of the station."""
 AT_ONCE = 16
-"""Requests to a station that are open before it is asked to let one more terminal go."""
+"""Ask a station to let another terminal go only while fewer requests to it are open."""
+
+
+STOP_S = 8.0
+"""After an operator ends a training its requests take this long in all; an open round takes half of it."""
 
 
 @dataclass
 class Pending:
-    """A request that has not been answered."""
+    """A request without an answer; ``news`` wakes the task that waits for it."""
 
     request: wire.Request
-    answer: asyncio.Future[wire.Answer]
+    answer: wire.Answer | None = None
     sent: int = 0
     n_bytes: int = 0
     began: float = field(default_factory=time.monotonic)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for news, so long at most; return False if nothing happened."""
+        self.news.clear()
+        try:
+            await asyncio.wait_for(self.news.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
 
 
 class StationSessions:
@@ -66,6 +80,9 @@ class StationSessions:
         self._ids = itertools.count(secrets.randbits(31) << 32)
         self._pending: dict[int, dict[int, Pending]] = {b: {} for b in range(len(config.stations))}
         self._heard = dict.fromkeys(self._pending, time.monotonic())
+        self._waited = dict.fromkeys(self._pending, 0.0)  # seconds, since the last answer; no reconnection renews them
+        self._owed: dict[int, wire.Request] = {}  # the last request of a station that used up the patience
+        self._stop_at = math.inf
         self._asked: dict[int, dict[tuple[int, int], float]] = {b: {} for b in self._pending}
         self._tasks: set[asyncio.Task[wire.Answer]] = set()
         self._absent: set[int] = set()
@@ -94,26 +111,34 @@ class StationSessions:
 
     # What they are asked.
 
-    async def ask(self, station: int, request: wire.Request, seconds: float) -> wire.Answer:
+    async def ask(self, station: int, request: wire.Request, seconds: float, *, training: bool = False) -> wire.Answer:
         """Answer of one station; the request is sent again where it may have got lost.
 
-        Stations tell every second how they stand: one that has been silent for longer than the cloud has patience is
-        away, and is neither asked nor waited for.
+        Stations send a heartbeat every second. The cloud neither asks nor waits for a station that was silent for
+        longer than its patience, or that may not connect after a refusal. Between two answers it waits ``seconds`` in
+        all: a new connection does not start them again. Then the station gets a single request, which it may answer
+        late. A stop of the operator cuts requests of a ``training`` short.
         """
         request.id = next(self._ids)
-        pending = Pending(request, asyncio.get_running_loop().create_future())
+        pending = Pending(request)
         self._pending[station][request.id] = pending
-        until = pending.began + seconds
-        if self._left(station, until) > 0.0:
+        until = pending.began + max(0.0, seconds - self._waited[station])
+        in_time = self._left(station, until, request, training) > 0.0
+        owes = station in self._owed or pending.began >= self._ends(request, training)
+        if in_time or not (owes or self._is_away(station)):
             self._deliver(station, pending)
         try:
-            while not pending.answer.done() and (left := self._left(station, until)) > 0.0:
-                done, _ = await asyncio.wait([pending.answer], timeout=min(left, self._config.waits.again))
-                if not done:
+            while pending.answer is None and (left := self._left(station, until, request, training)) > 0.0:
+                if not await pending.wait(min(left, self._config.waits.again)):
                     self._deliver(station, pending)
-            answer = pending.answer.result() if pending.answer.done() else self._silence(station, pending)
         finally:
             del self._pending[station][request.id]
+        answer = pending.answer
+        if answer is None:
+            self._waited[station] += time.monotonic() - pending.began
+            if pending.sent and self._waited[station] >= seconds:
+                self._owed[station] = request
+            answer = self._silence(station, pending)
         answer.seconds = time.monotonic() - pending.began
         answer.bytes_down = pending.n_bytes
         if answer.away and station not in self._absent:  # of one that stays away, it is said once
@@ -123,9 +148,36 @@ class StationSessions:
             self._log.over("no answer")
         return answer
 
-    def _left(self, station: int, until: float) -> float:
-        """How much longer to wait for a station."""
-        return min(until, self._heard[station] + self._config.waits.patience) - time.monotonic()
+    def _is_away(self, station: int) -> bool:
+        """Return True for a station that may not connect, or was silent for longer than the cloud has patience."""
+        return self.acceptor.bars(station) or self.quiet(station) >= self._config.waits.patience
+
+    def _left(self, station: int, until: float, request: wire.Request, training: bool) -> float:
+        """Seconds for which to wait for a station."""
+        if self.acceptor.bars(station):
+            return 0.0
+        silent = self._heard[station] + self._config.waits.patience
+        return min(until, silent, self._ends(request, training)) - time.monotonic()
+
+    def _ends(self, request: wire.Request, training: bool) -> float:
+        """Time at which an operator's stop ends a request."""
+        if not training:
+            return math.inf
+        return self._stop_at + (0.5 if request.HasField("round") else 1.0) * STOP_S
+
+    def stop(self) -> None:
+        """Cut requests of the training short, because an operator ends it."""
+        self._stop_at = min(self._stop_at, time.monotonic())
+        for b in self._pending:
+            self._wake(b)
+
+    def go_on(self) -> None:
+        """Let requests of a training take their time again."""
+        self._stop_at = math.inf
+
+    def _wake(self, station: int) -> None:
+        for pending in self._pending[station].values():
+            pending.news.set()
 
     def _deliver(self, station: int, pending: Pending) -> None:
         """Send a request, or send it again; where bytes are measured, only once again."""
@@ -153,7 +205,7 @@ class StationSessions:
         if b not in self._pending:
             raise PeerError(f"there is no station {b}: there are {len(self._pending)}, from 0")
         welcome = self._welcome(b, hello)
-        self._heard[b] = time.monotonic()
+        self._owed.pop(b, None)  # its last stream may have lost the request
         if len({b, *self.acceptor.sessions}) == len(self._pending):
             self._log.over("station gone")
         asyncio.get_running_loop().call_soon(self._catch_up, session)
@@ -172,6 +224,8 @@ class StationSessions:
             self._take(session, data)
         except PeerError as error:
             self._blame(session.number, f"refused: {error}")
+            self.acceptor.bar(session.number)
+            self._wake(session.number)
             raise
 
     def _blame(self, station: int, fault: str) -> None:
@@ -195,9 +249,13 @@ class StationSessions:
                 self.tell_access()
             self._straighten(b)
             return
-        pending = self._pending[b].get(content.id)
-        if pending is not None and not pending.answer.done():
+        pending, owed = self._pending[b].get(content.id), self._owed.get(b)
+        if pending is None and owed is not None and owed.id == content.id:  # late, but an answer
+            pending = Pending(owed)
+        if pending is not None and pending.answer is None:
             self._checker.answer(b, pending.request, content, self._registry.station)
+            self._owed.pop(b, None)
+            self._waited[b] = 0.0
             self._strike(b, content.roster)
             if b in self.outlooks:  # which come every second, and rounds faster
                 self.outlooks[b].round = max(self.outlooks[b].round, content.round.round)
@@ -210,7 +268,8 @@ class StationSessions:
                     self._log.over("fault")
             elif not content.away:
                 self._blame(b, f"it answers {_name(pending.request)} with: {content.trouble}")
-            pending.answer.set_result(content)
+            pending.answer = content
+            pending.news.set()
 
     def _note_members(self, station: int, roster: wire.Roster) -> None:
         """Say who has become a member of a station since it told last, who is one no more, and who is kept out."""

@@ -83,6 +83,7 @@ TRAINING: Table[Training] = {
 }
 """An operator orders, a journal is replayed; then a training ends, fails, is stopped, or breaks."""
 _EVENTS = {Training.FAILED: "fail", Training.STOPPED: "stop"}
+_STOPPED_EARLY = {"state": Training.STOPPED, "error": "an operator ended it before its first round"}
 
 
 class Shortener(checkpoint.Keeper):
@@ -252,7 +253,7 @@ class Trainer:
             again = self._journal.replaying  # it was told when it came to pass
             self._log("training failed", "info" if again else "error", again=again, reason=str(error))
             end = {"state": "failed", "error": str(error)}
-        end["seconds"] = time.time() - spec["at"]
+        end = {**end, "seconds": time.time() - spec["at"]}
         again = self._journal.replaying
         found = json.loads(self._journal.mark("end", json.dumps(end)))
         event = _EVENTS.get(found.pop("state"), "end")
@@ -279,13 +280,18 @@ class Trainer:
         settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended, private=private is not None)
         self._journal.write_once("ready", lambda: self._ready(self._config.waits.start))
         if self._journal.stopped():
-            return {"state": Training.STOPPED, "error": "an operator ended it before its first round"}
+            return _STOPPED_EARLY
         if self._run is None:
             self.network.sync(first=True)
             people = census(self._config, self.network)
             ledger, plan = self._hidden(Ledger(cost, budget), private)
             config = replace(self._config, resources=replace(self._config.resources, measured=self.measured))
-            run = measured_run(config, people, self.network, ledger, settings, plan, self._all_back)
+            try:
+                run = measured_run(config, people, self.network, ledger, settings, plan, self._all_back)
+            except PeerError:
+                if self._journal.stopped():  # which left no station the time to answer
+                    return _STOPPED_EARLY
+                raise
             self._take_up(run, self._journal.begun())
             self._check_round(run)
             self._run = run

@@ -94,11 +94,11 @@ class Config:
 class Waits:
     """How long to wait, in seconds.
 
-    ``patience``: for a station that is away before it misses a round. ``start``: for all members before the first
-    round. ``answer``: for sums and the like, and for silent members before a training ends without them. ``again``:
-    before a request is sent once more. ``forget``: for a silent terminal before its share is taken out (0: never, an
-    operator decides). ``asleep``: for terminals that rest, before a certificate is given up. ``link``: for what the
-    link of a terminal owes, a handshake or the answer to a ping.
+    ``patience``: for a station that is away before it misses a round; connecting anew does not renew it. ``start``: for
+    all members before the first round. ``answer``: for sums and the like, and for silent members before a training ends
+    without them. ``again``: before a request is sent once more. ``forget``: for a silent terminal before its share is
+    taken out (0: never, an operator decides). ``asleep``: for terminals that rest, before a certificate is given up.
+    ``link``: for what the link of a terminal owes, a handshake or the answer to a ping.
     """
 
     patience: float = 60.0
