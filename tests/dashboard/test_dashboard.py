@@ -200,9 +200,9 @@ def test_a_run_shows_the_weight_that_it_chose(tmp_path: Path) -> None:
 
     run.finish(run.run(watch))
     assert run.chosen.selection is not None
-    assert run.chosen.selection.chosen == {"lambda2": 1.0}
+    assert run.chosen.selection.chosen == {"lambda2": 0.1}
     watch(None)  # type: ignore[arg-type]
-    assert "λ₁ = 0.001, λ₂ = 1 (preferred by rows held out)" in pages[-1]
+    assert "λ₁ = 0.001, λ₂ = 0.1 (preferred by rows held out)" in pages[-1]
     assert "λ₂ = 0.01" not in "".join(pages)
 
 

@@ -442,14 +442,14 @@ def test_settings_show_the_weights_that_runs_used(tmp_path: Path) -> None:
     words = ["--tasks", "40", "--terminals", "5", "--set", "relatedness=1", "--out", str(tmp_path / "runs"), "--json"]
     train = ["train", "--algorithm", "hfedmtl", "--budget", "energy=12000", *words]
     facts = json.loads(CliRunner().invoke(app, train).stdout)
-    assert facts["weights"]["lambda2"] == 1.0, "the usual value is 0.01"
+    assert facts["weights"]["lambda2"] == 0.1, "the usual value is 0.01"
     page = report.write(Path(facts["saved"]), draw=False).path.read_text()
-    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 1 (preferred by rows held out)</dd>" in page
+    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.1 (preferred by rows held out)</dd>" in page
     compared = ["compare", "--algorithms", "hfedmtl,fedu,local", "--seeds", "1", "--workers", "1"]
     words[-2] = str(tmp_path / "compared")
     json.loads(CliRunner().invoke(app, [*compared, "--budgets", "500,12000", *words]).stdout)
     page = report.write(tmp_path / "compared", draw=False).path.read_text()
-    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.01 to 1 (hfedmtl), 0.01 (fedu)</dd>" in page
+    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.01 to 0.1 (hfedmtl), 0.01 (fedu)</dd>" in page
 
 
 def test_settings_of_a_tuned_study_show_what_tuning_chose(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         coupling = built.method.task_coupling
         used = {} if coupling is None else weights_of(coupling, federation.n_tasks)
         self.lambda1_ = used.get("lambda1", self._learned_with["lambda1"])
-        self.lambda2_ = used.get("lambda2")
+        self.lambda2_ = used.get("lambda2", self.regularisation_.chosen.get("lambda2"))
         run = Run(built.regroup(federation), built.method, settings, ledger, judged=federation, private=plan)
         if before is None:
             self._start(run, places)
