@@ -237,7 +237,7 @@ def test_a_long_storm(tmp_path: Path) -> None:
 def learned(folder: Path, lie: str) -> Any:
     """Accuracy of every task after a training in which somebody lies in the place of a terminal, or nobody is there."""
     options = {"policy": "fixed", "local_steps": 30, "lambda1": 0.1, "lambda2": 0.1}
-    options["merge"] = "line-search" if lie == "line search" else "add"
+    options["merge"] = "line-search" if lie.startswith("line search") or lie == "gains × 3" else "add"
     made, waits = nets.small(3, 4, 240), Waits(patience=20.0, start=60.0 if lie else 2.0, answer=10.0, again=2.0)
     nets.build(folder, made, learning={"algorithm": "hfedmtl", "options": options}, waits=waits)
     with Supervisor(folder) as supervisor:

@@ -76,7 +76,7 @@ def right(merge: str) -> Any:
 @pytest.mark.parametrize("lie", LIES)
 def test_a_liar_is_taken_out_and_nobody_else(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accuracy of all tasks within two points of a run without it, and its share is in no sum."""
-    merge = "line-search" if lie == "line search" else "add"
+    merge = "line-search" if lie.startswith("line search") or lie == "gains × 3" else "add"
     monkeypatch.setattr(BaseStation, "weight", 1.0)
     found, stations = learned(DualMethod(SmoothedHinge(), merge=MERGES[merge]()), lie)
     assert [sorted(station.quarantined) for station in stations] == [[], [LIAR], []]

@@ -66,13 +66,20 @@ class Checked(MessagePassing):
         return answers
 
 
-def learn(method: Any, federation: Federation, monkeypatch: pytest.MonkeyPatch, policy: str = "", **more: Any) -> None:
+def learn(
+    method: Any,
+    federation: Federation,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str = "",
+    local_steps: int = 30,
+    **more: Any,
+) -> None:
     """Some rounds of a network that is checked."""
     monkeypatch.setattr("rhfedmtl.engines.message_passing.MessagePassing", Checked)
     Checked.checks = 0
     settings = Settings(execution=replace(Settings().execution, engine="linked"), max_rounds=12, **more)
     run = Run(federation, method, settings, Ledger({}))
-    run.result(run.learn(POLICIES[policy]() if policy else POLICIES["fixed"](local_steps=30)))
+    run.result(run.learn(POLICIES[policy]() if policy else POLICIES["fixed"](local_steps=local_steps)))
     assert Checked.checks > 12
     assert not any(station.quarantined for station in run.network.stations)  # type: ignore[attr-defined]
 
@@ -115,6 +122,18 @@ def test_no_odd_station_is_blamed(case: str, monkeypatch: pytest.MonkeyPatch) ->
     """The cases in which no terminal is blamed."""
     loss, made, more = HONEST[case]
     learn(DualMethod(loss), made(), monkeypatch, **more)
+
+
+@pytest.mark.parametrize("lambda1", [1e-7, 1e-2, 10.0])
+@pytest.mark.parametrize("steps", [1, 7, 3000])
+@pytest.mark.parametrize("loss", [*CLASSIFIERS, Squared()], ids=str)
+def test_no_work_brings_blame(loss: Any, steps: int, lambda1: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders from a step to many passes, weights that hold models back or let them grow, and rows in single precision."""
+    made = nets.small(2, 3, 45) if loss.classifier else nets.levelled(2, 3, 45)
+    for federation in (made, replace(made, X=made.X.astype(np.float32))):
+        for merge in ("add", "line-search"):
+            method = DualMethod(loss, RELATIONSHIPS["mean"](lambda1, 1e-2), merge=MERGES[merge]())
+            learn(method, federation, monkeypatch, local_steps=steps, scale="standard-unit")
 
 
 @pytest.mark.parametrize("relationship", sorted(RELATIONSHIPS))

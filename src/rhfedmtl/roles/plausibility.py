@@ -6,7 +6,19 @@ end of the dual box and E its loss at models that are zero (known from S for cla
 * ‖u_t‖ ≤ B S R in every column, and the same for an update;
 * −ΣL*(−θα) ≤ E, and by Fenchel and Young ΣL(w) ≥ −ΣL*(−α) − ⟨w, u_t⟩ for every w;
 * |ΣL(w) − E| ≤ B S R ‖w‖, as the end of the box is the Lipschitz constant of the loss;
+* ΣL(w) of classes is at most S times the loss of the farthest row, at a score of −R ‖w‖;
 * the gain of H steps is not negative, grows with them, and ‖XᵀΔα‖² ≤ 2 H scale · gain, as every step is the best one.
+
+Let f be Σ −s L*(−α/s). In the box it lies between its least value and E. The station knows the model w of the order and
+δ = XᵀΔα, so it computes the quadratic part of a gain itself: q = ⟨w, δ⟩ + ‖δ‖²/(2 scale). Then
+
+* f(α+Δα) − f(α) = gain + q, which is no more than E minus the least value;
+* where f is quadratic in the box, f(α+ηΔα) − f(α) = linear η − bend η²/2 with linear − bend/2 = gain + q;
+* bend = γ Σ s d² ≥ γ‖δ‖²/(R² S) by Cauchy and Schwarz, and bend ≤ 2 v · gain if no row is visited more than v times;
+* at α itself bend ≥ γ‖u_t‖²/(R² S), and for classes Σ s |α/s| = linear, so ‖u_t‖ ≤ R · linear;
+* f is concave along Δα.
+
+A clipped or rounded update is not XᵀΔα. For it only the bounds without δ hold.
 
 Moments of features and labels have no such bounds. They are compared across terminals, by quantiles, and only those off
 by far are refused.
@@ -31,6 +43,8 @@ from rhfedmtl.roles.messages import LabelsReport, Sums, Update, Vector, WorkOrde
 
 EXACT, ROUNDED = 1.01, 2.0
 """How far beyond a bound rounding may lead: of numbers, and of a channel that keeps back what it rounds."""
+SINGLE = float(np.finfo(np.float32).eps)
+"""Part of the model that a step in single precision rounds away."""
 PRECISION = 1e-5
 """Of sums that are made in single precision, beside the largest that they can be."""
 FAR = 100.0
@@ -78,6 +92,8 @@ class Bounds:
     largest: float = math.inf
     """No column of a share may be longer, whatever the loss."""
     role: str = "terminal"
+    rows: int = 0
+    """Rows of the terminal; 0 if they are unknown, or the bounds are for a sum."""
 
     @property
     def box(self) -> float:
@@ -126,10 +142,11 @@ class Bounds:
         self.check_share(update.delta, "an update")
         self.check_share(share + update.delta)
         slack = PRECISION * self._scale(order.model)
+        slack = slack + (PRECISION + order.local_steps * SINGLE) * self._moved(update, order)
         if self.method.channel.tells_gains:
             self._check_gains(update, order, slack)
         if len(update.profile):
-            self._check_profile(update.profile, slack)
+            self._check_profile(update, order, slack)
 
     def check_sums(self, sums: Sums, models: Vector, points: Vector, share: Vector | None) -> None:
         """Refuse losses and dual sums that do not fit the rows, the box, a known share, or each other."""
@@ -140,8 +157,9 @@ class Bounds:
         at = np.einsum("km,mcd->kcd", points, models)
         lengths = np.sqrt(np.square(at).sum(axis=2)).sum(axis=1)
         slack = PRECISION * (1.0 + self._finite(self.zero_loss) + self._finite(self.reach) * lengths)
-        dual = self._check_dual(sums.dual, float(slack[-1] if not lengths[-1] else slack.min()))
-        if np.isfinite(self.zero_loss):
+        dual = self._check_dual(sums.dual, share, float(slack[-1] if not lengths[-1] else slack.min()))
+        self._check_largest(sums.losses, np.sqrt(np.square(at).sum(axis=2)))
+        if np.isfinite(self.zero_loss) and np.isfinite(self.box):
             away = np.abs(sums.losses - self.zero_loss) - slack
             if (away > np.multiply(self.reach, lengths, where=lengths > 0.0, out=np.zeros_like(lengths))).any():
                 k = int(np.argmax(away))
@@ -154,6 +172,18 @@ class Bounds:
             self.check_share(sums.gradient, "a gradient")
         if sums.residual is not None:
             self._check_residual(sums.residual, models)
+
+    def _check_largest(self, losses: Vector, lengths: Vector) -> None:
+        """Refuse losses above the largest of rows no longer than R, at models whose columns have these lengths."""
+        loss = self.method.loss
+        if not (loss.classifier and math.isfinite(self.row_norm)):
+            return
+        ends = (self.row_norm * length for length in lengths.ravel().tolist())
+        values = [max(loss.value(z, 1.0), loss.value(-z, 1.0)) for z in ends]
+        largest = self.weight * np.reshape(values, lengths.shape).sum(axis=1)
+        if (losses > EXACT * largest + PRECISION).any():
+            k = int(np.argmax(losses - largest))
+            raise self.refuse(f"a loss of {losses[k]:.3g}, where {largest[k]:.3g} is possible")
 
     def check_term(self, sums: Sums, model: Vector, noise: float = 0.0) -> None:
         """Refuse Σ L(z) + L*(−α) + αz, hidden in noise of this deviation or not, that rows and box do not allow."""
@@ -170,10 +200,14 @@ class Bounds:
         if told[0] < 0.0 or (np.abs(told[1:]) > EXACT * told[0] * lengths + PRECISION * (1.0 + lengths)).any():
             raise self.refuse(f"a residual of norm {told[0]:.3g}, and products with models that it cannot have")
 
-    def _check_dual(self, told: Vector, slack: float) -> float:
-        """−ΣL*(−α), once no share θ of α makes it more than E."""
+    def _check_dual(self, told: Vector, share: Vector | None, slack: float) -> float:
+        """−ΣL*(−α), once no share θ of α makes it more than E, and u_t fits it."""
         if len(told) == 2:
             linear, bend = (float(x) for x in told)
+            if self.method.has_duals and not self._fits_line(linear, bend, slack):
+                raise self.refuse(f"dual sums of {linear:.3g} and {bend:.3g}, which no dual variables in the box have")
+            if share is not None and self.method.has_duals and not self.method.channel.keeps_residual:
+                self._check_against_share(linear, bend, share, slack)
             theta = min(1.0, max(0.0, linear / bend)) if bend > 0.0 else 1.0
             values = np.array([theta * linear - theta * theta * bend / 2.0, linear - bend / 2.0])
             if bend < -slack:
@@ -184,29 +218,116 @@ class Bounds:
             raise self.refuse(f"a dual sum of {values.max():.3g}, where {self.zero_loss:.3g} is possible")
         return float(values[-1])
 
+    def _check_against_share(self, linear: float, bend: float, share: Vector, slack: float) -> None:
+        """Refuse dual sums that are too small for u_t."""
+        lengths = np.sqrt(np.square(share).sum(axis=1))
+        squared, room = float(np.square(lengths).sum()), slack * (1.0 + self._least_bend)
+        small = squared * self._least_bend > EXACT * bend + room
+        if self.method.loss.classifier and math.isfinite(self.row_norm):
+            small = small or float(lengths.sum()) > EXACT * self.row_norm * (linear + room)
+        if small:
+            length = math.sqrt(squared)
+            raise self.refuse(f"dual sums of {linear:.3g} and {bend:.3g}, too small for a share of norm {length:.3g}")
+
     def _check_gains(self, update: Update, order: WorkOrder, slack: float) -> None:
-        gains, told = update.gains, float(update.gains[-1])
-        most = 4.0 * self._scale(order.model)
-        if gains.min() < -slack or (np.diff(gains) < -slack).any() or (np.isfinite(self.box) and told > most):
-            raise self.refuse(f"a gain of {told:.3g}, or one that falls, where {most:.3g} is possible")
+        gains, gain = update.gains, float(update.gains[-1])
+        smallest, largest = -self._span, self._span
+        if self._exact:
+            quadratic = self._quadratic(update.delta, order)
+            smallest, largest = smallest - quadratic, largest - quadratic
+        else:
+            largest += self._finite(self.reach) * float(np.sqrt(np.square(order.model).sum(axis=1)).sum())
+        if gains.min() < -slack or (np.diff(gains) < -slack).any() or not smallest - slack <= gain <= largest + slack:
+            raise self.refuse(f"a gain of {gain:.3g}, or a gain that falls, where {largest:.3g} is possible")
         steep = (
             self.weight * self.row_norm**2 / self.method.loss.smoothness if self.method.loss.smoothness else math.inf
         )
-        longest = 2.0 * order.local_steps * min(order.scale, steep) * (max(told, 0.0) + slack)
+        longest = 2.0 * order.local_steps * min(order.scale, steep) * (max(gain, 0.0) + slack)
         squared = float(np.square(update.delta).sum())
         if not self.method.channel.keeps_residual and squared > EXACT * longest:
-            raise self.refuse(f"an update of norm {math.sqrt(squared):.3g} for a gain of {told:.3g}")
+            raise self.refuse(f"an update of norm {math.sqrt(squared):.3g} for a gain of {gain:.3g}")
 
-    def _check_profile(self, profile: Vector, slack: float) -> None:
-        """The numbers of a line search: the whole step stays in the box, and nothing is infinite but the way out."""
+    def _check_profile(self, update: Update, order: WorkOrder, slack: float) -> None:
+        """The numbers of a line search: in the box, concave, and of the same update as gain and delta."""
+        profile, gain = update.profile, float(update.gains[-1])
         if self.method.loss.quadratic:
             linear, bend, room = (float(x) for x in profile)
-            wrong = not math.isfinite(linear) or not math.isfinite(bend) or bend < -slack or room < 1.0 - 1e-9
+            wrong = not (math.isfinite(linear) and math.isfinite(bend)) or room < 1.0 - 1e-9
+            wrong = wrong or not self._fits_line(linear, bend, slack)
+            rise, bent = linear - bend / 2.0, float(np.square(update.delta).sum()) * self._least_bend
+            if self._exact:
+                wrong = wrong or bend * EXACT < bent - slack
+            if self.method.channel.tells_gains:
+                wrong = wrong or bend > 2.0 * self._visits(order) * (max(gain, 0.0) + slack) + slack
         else:
-            inside = profile[FACTORS <= 1.0]
-            wrong = not np.isfinite(inside).all() or profile.max() > self.zero_loss + slack
-        if wrong:
+            inside, values = FACTORS <= 1.0, profile[FACTORS <= 1.0]
+            wrong = not np.isfinite(values).all() or profile.max() > self.zero_loss + slack
+            wrong = wrong or values.min() < self.least_dual - slack
+            steps = np.diff(FACTORS[inside])
+            wrong = wrong or bool((np.diff(np.diff(values) / steps) > 4.0 * slack / steps[:-1]).any())
+            rise = self._rise(values)
+        if wrong or not self._is_rise(rise, update, order, slack):
             raise self.refuse(f"{profile.tolist()[:3]} for a line search, which cannot be")
+
+    def _rise(self, values: Vector) -> float:
+        """Least f(α+Δα) − f(α) from f(α+ηΔα) at η up to 1: as f is concave, a chord that goes on to 0 lies above it."""
+        first, second = FACTORS[:2].tolist()
+        at_zero = values[0] - first * (values[1] - values[0]) / (second - first)
+        return float(values[-1] - at_zero)
+
+    def _is_rise(self, rise: float, update: Update, order: WorkOrder, slack: float) -> bool:
+        """Return True if f(α+Δα) − f(α) fits the box, and the gain and the update where both are exact."""
+        if rise > self._span + slack or (self.method.loss.quadratic and rise < -self._span - slack):
+            return False
+        if not (self._exact and self.method.channel.tells_gains):
+            return True
+        expected = float(update.gains[-1]) + self._quadratic(update.delta, order)
+        if self.method.loss.quadratic:
+            return abs(rise - expected) <= slack
+        return rise <= expected + 4.0 * slack
+
+    def _fits_line(self, linear: float, bend: float, slack: float) -> bool:
+        """Return True if duals in the box can have such a linear and a quadratic term."""
+        if bend < -slack:
+            return False
+        if math.isinf(self.box):
+            return True
+        (slope, curvature, _), (end, _, _) = (self.method.loss.line(a, 1.0, 1.0) for a in (0.0, self.box))
+        widest = self.weight * self.columns * self.box
+        largest = EXACT * widest * max(abs(slope), abs(end)) + slack
+        return abs(linear) <= largest and bend <= EXACT * widest * self.box * curvature + slack
+
+    @property
+    def _exact(self) -> bool:
+        """True if an update is XᵀΔα of the steps whose gain goes with it: no rounding, no clipping, and no sum."""
+        return self.method.channel.identity and self.rows > 0
+
+    @property
+    def _span(self) -> float:
+        """The most that f can change in the box."""
+        return EXACT * (self.zero_loss - self.least_dual)
+
+    @property
+    def _least_bend(self) -> float:
+        """γ/(R² S), 0 if any of them has no bound."""
+        squares = self.weight * self.row_norm**2
+        return self.method.loss.line(0.0, 1.0, 1.0)[1] / squares if 0.0 < squares < math.inf else 0.0
+
+    def _visits(self, order: WorkOrder) -> int:
+        """The most visits of a row: passes go through all rows before a row comes again."""
+        if not self.rows or self.method.uniform:
+            return order.local_steps
+        return math.ceil(order.local_steps / self.rows)
+
+    @staticmethod
+    def _quadratic(delta: Vector, order: WorkOrder) -> float:
+        """⟨w, δ⟩ + ‖δ‖²/(2 scale)."""
+        return float((order.model * delta).sum() + np.square(delta).sum() / (2.0 * order.scale))
+
+    @staticmethod
+    def _moved(update: Update, order: WorkOrder) -> float:
+        """Size of the terms of a gain: single precision loses a part of them in every step."""
+        return float(np.abs(order.model * update.delta).sum() + np.square(update.delta).sum() / order.scale)
 
     def _scale(self, model: Vector) -> float:
         """The largest that losses, gains and dual sums of this terminal can be at a model."""

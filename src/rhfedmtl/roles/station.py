@@ -496,7 +496,8 @@ class BaseStation:
 
     def _bounds(self, terminal: int, member: Member) -> Bounds:
         largest = self.norm * member.n_samples
-        return Bounds(terminal, self.method, self.shape[0], member.weight, self.row_norm, largest)
+        weight, rows = member.weight, member.n_samples
+        return Bounds(terminal, self.method, self.shape[0], weight, self.row_norm, largest, rows=rows)
 
     def _take_out_suspects(self) -> bool:
         blamed, self._suspects = self._suspects, {}

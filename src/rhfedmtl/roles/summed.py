@@ -138,7 +138,7 @@ class SummingStation(BaseStation):
         profile = np.full(len(summed), 1.0 if self.method.loss.quadratic else -np.inf)
         profile[summed] = found
         arrived = sorted(self._asked & set(answered))
-        self._check(arrived, lambda bounds: self._check_sum(bounds, delta, gains))
+        self._check(arrived, lambda bounds: self._check_sum(bounds, delta, gains, profile))
         void = self.close_void()
         if len(arrived) < self.channel.least:
             return void
@@ -201,12 +201,12 @@ class SummingStation(BaseStation):
             raise PeerError(f"terminals {names} together told sums of {told[0]:g} and more, where {rows} rows joined")
         return told
 
-    def _check_sum(self, bounds: Bounds, delta: Vector, gains: Vector) -> None:
+    def _check_sum(self, bounds: Bounds, delta: Vector, gains: Vector, profile: Vector) -> None:
         if self.channel.noised:
             spread = math.sqrt(float(self.channel.noise_variance(len(self._asked))) * delta.size)
             bounds = replace(bounds, weight=bounds.weight + FAR * spread, largest=bounds.largest + FAR * spread)
-        order = next(iter(self._orders.values()))
-        update = Update(self.round, -1, delta, gains, np.empty(0))
+        order = max(self._orders.values(), key=lambda order: order.local_steps)
+        update = Update(self.round, -1, delta, gains, profile)
         bounds.check_update(update, np.zeros(self.shape), order)
 
     def _check(self, terminals: Iterable[int], check: Callable[[Bounds], None]) -> None:
@@ -216,7 +216,7 @@ class SummingStation(BaseStation):
             return
         weight, largest = (sum(getattr(one, name) for one in each) for name in ("weight", "largest"))
         try:
-            check(replace(each[0], terminal=-1, weight=weight, largest=largest))
+            check(replace(each[0], terminal=-1, weight=weight, largest=largest, rows=0))
         except ImplausibleError as error:
             names = ", ".join(str(one.terminal) for one in each)
             raise PeerError(f"terminals {names} together told {error.reason}") from None
