@@ -70,6 +70,7 @@ MESSAGES = [
     said.Report(1, 2, 4, X, 30, 5),
     said.StationSums(2, 4, X[0], X[1], X, 30, 5),
     said.StationSums(2, 4, X[0], X[1], X, 30, 5, X[0]),
+    said.StationSums(2, 4, X[0], X[1], X, 30, 5, None, X[0], (7, 300)),
     said.Join(7, 2, 15, X),
     said.Release(7, VERDICT),
     said.Leave(7, 2, X),

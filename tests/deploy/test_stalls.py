@@ -13,11 +13,13 @@ from tests.deploy.inside import NEVER_S, attach, make_cloud, requests, run, say,
 from tests.deploy.staller import staller
 from tests.deploy.test_distrust import MODEL
 
+from rhfedmtl.cli.network.text import closing_lines
 from rhfedmtl.deploy.cloud.config import Resources
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.node.config import Limits, Waits
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
+from rhfedmtl.models.task_models import TaskModels
 
 LONG = {
     "waits": Waits(patience=NEVER_S, start=60.0, answer=NEVER_S, again=2.0),
@@ -188,3 +190,34 @@ def test_a_stop_ends_a_training_in_round_zero(tmp_path: Path) -> None:
             operator.command("stop")
             training = nets.wait(operator, nets.at_rest)["training"]
     assert (training["state"], training["error"]) == ("stopped", "an operator ended it before its first round")
+
+
+@pytest.mark.parametrize("loss", ["smoothed-hinge", "squared-hinge"])
+def test_a_terminal_that_answers_no_probe_costs_no_result(tmp_path: Path, loss: str) -> None:
+    """Its rows count at their worst if that is bounded; else the last complete certificate counts, and says so."""
+    options = {"loss": loss}
+    waits = Waits(patience=20.0, start=60.0, answer=1.0, again=2.0)
+    learning = {"certify_every": 1, "options": options, "scale": "standard-unit"}
+    folder = nets.build(tmp_path / "net", nets.small(2, 3, 60), learning=learning, waits=waits)
+    with nets.running(folder) as (supervisor, operator):
+        nets.wait(operator, nets.all_connected)
+        before = nets.trained(operator, budget=["energy=200"])
+        assert before["absent"] == []
+        with staller(folder, supervisor, "terminal-3", "no_probe"):
+            nets.wait(operator, nets.all_connected)
+            training = nets.trained(operator, budget=["energy=1200"])
+            operator.export(tmp_path / "out")
+        text = " ".join(closing_lines(training))
+        models = TaskModels.load(tmp_path / "out" / "model.npz")
+        assert models.certificate is not None
+        if loss == "smoothed-hinge":
+            assert training["absent"] == ["terminal 3 (18 rows)"]
+            assert training["certified_round"] == training["round"] > before["round"]
+            assert 0.0 < training["gap"] <= training["primal"]
+            assert "no answer to probes from terminal 3 (18 rows)" in text
+            assert models.certificate.absent == (3,)
+        else:
+            assert training["absent"] == []
+            assert training["certified_round"] < training["round"]
+            assert "terminal" in text[text.index("as of round") :]
+            assert models.certificate.absent == ()

@@ -460,7 +460,8 @@ def _numbers(certificate: Certificate) -> dict[str, float | int | None]:
     names = ["primal", "dual", "zero"]
     names += ["bound", "probability"] if isinstance(certificate, NoisedCertificate) else []
     numbers = plain({name: float(getattr(certificate, name)) for name in names})
-    return {"round": int(certificate.round), **numbers}
+    absent = {"absent": [int(t) for t in certificate.absent]} if certificate.absent else {}
+    return {"round": int(certificate.round), **numbers, **absent}
 
 
 def _certificate(numbers: dict[str, Any] | None, arrays: dict[str, Array]) -> Certificate | None:
@@ -479,6 +480,7 @@ def _certificate(numbers: dict[str, Any] | None, arrays: dict[str, Array]) -> Ce
         arrays["station_dual"],
         zero=math.inf if numbers["zero"] is None else numbers["zero"],
         found=numbers["round"],
+        absent=tuple(numbers.get("absent", ())),
     )
 
 

@@ -90,6 +90,8 @@ class Certificate:
     combination: Vector | None = None
     single_gap: float = np.nan
     suspects: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    """Terminals that answered no probe: their rows count with the most they can add."""
 
     @property
     def gap(self) -> float:
@@ -172,6 +174,9 @@ class _Best:
     round: int
     combination: Vector
     losses: Vector
+    known: float
+    """The objective without the rows of absent terminals."""
+    absent: tuple[int, ...] = ()
 
 
 class CloudStates:
@@ -385,7 +390,9 @@ class Cloud(CloudStates):
         losses, duals = np.array([s.losses for s in complete]), np.array([s.dual for s in complete])
         points, number = self._points, max(self._as_of[b][0] for b in self.tasks)
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
-        self._keep_best(points, losses, primals, number)
+        worst = np.array([np.zeros(losses.shape[1]) if s.worst is None else s.worst for s in complete])
+        absent = tuple(t for s in complete for t in s.absent)
+        self._keep_best(points, losses, worst, primals, number, absent)
         plain, kept = dual_sums(duals), self._kept_back(complete, points)
         scaled = objective.scaled_dual(duals, self._n, self.V, self.relationship, kept)
         joint = objective.joint_dual(plain, self._n, self.V, self.relationship, kept)
@@ -403,13 +410,14 @@ class Cloud(CloudStates):
             best.primal,
             self._bound,
             self._of_all(best.models),
-            self._by_task(objective.station_primal(losses[:, 0], self._n, points.at(0), self._next)),
+            self._by_task(objective.station_primal((losses + worst)[:, 0], self._n, points.at(0), self._next)),
             self._by_task(objective.station_dual(plain, self._n, self.V, self._next, kept)),
             zero=float(primals[-1]),
             held=float(primals[0]),
             found=best.round,
             combination=best.combination if best.round == number else None,
             single_gap=best.primal - self._best_dual,
+            absent=tuple(sorted({*best.absent, *absent})),
         )
         return self._with_suspects(made, [self._dual, scaled, joint_dual])
 
@@ -477,13 +485,21 @@ class Cloud(CloudStates):
         mean = np.array(told) / self._n[:, None]
         return KeptBack(mean[:, 0], mean[:, 1:], points.models)
 
-    def _keep_best(self, points: Points, losses: Vector, primals: Vector, number: int) -> None:
-        """Keep the best point for this problem, its objective computed anew: weights far apart leave few digits."""
+    def _keep_best(
+        self, points: Points, losses: Vector, worst: Vector, primals: Vector, number: int, absent: tuple[int, ...]
+    ) -> None:
+        """Keep the best point for this problem, its objective computed anew: weights far apart leave few digits.
+
+        The ``worst`` of absent terminals counts in the bound. It grows with any model, so the known rows alone choose.
+        """
         best = int(np.argmin(primals))
-        models = points.at(best)
-        primal = objective.joint_primal(losses[:, best], self._n, models, self.relationship)
-        if self._best is None or primal < self._best.primal:
-            self._best = _Best(primal, models, number, points.combinations[best], losses[:, best] / self._n)
+        models, before = points.at(best), self._best
+        total = (losses + worst)[:, best]
+        known = objective.joint_primal(losses[:, best], self._n, models, self.relationship)
+        primal = objective.joint_primal(total, self._n, models, self.relationship)
+        both_lack = before is not None and bool(absent and before.absent)
+        if before is None or (known < before.known if both_lack else primal < before.primal):
+            self._best = _Best(primal, models, number, points.combinations[best], total / self._n, known, absent)
 
     def _choose_start(self, points: Points, primals: Vector) -> None:
         """Start the next server iteration at the best point of this certificate if it is the best so far.

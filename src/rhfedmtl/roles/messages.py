@@ -163,7 +163,10 @@ class Report(Message):
 
 @dataclass(frozen=True, eq=False)
 class StationSums(Message):
-    """Station to cloud: the terminals' sums added up, for the certificate, as of a round."""
+    """Station to cloud: the terminals' sums added up, for the certificate, as of a round.
+
+    Rows of ``absent`` terminals add at most ``worst`` to ``losses``, and ``dual`` counts them with the least they add.
+    """
 
     task: int
     round: int
@@ -173,6 +176,8 @@ class StationSums(Message):
     n_samples: int
     membership: int
     residual: Vector | None = None
+    worst: Vector | None = None
+    absent: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -522,7 +527,7 @@ def _bytes(value: object) -> int:
         return _tensor(value.shape, FLOAT64)
     if isinstance(value, Verdict):
         return _delimited(3 * _WHOLE + _NUMBER)
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | tuple):
         return _delimited(len(value)) if value else 0  # what is empty is not sent
     return _NUMBER if isinstance(value, float) else _WHOLE
 

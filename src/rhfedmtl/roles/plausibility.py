@@ -122,6 +122,20 @@ class Bounds:
             return -math.inf
         return -self.weight * self.columns * max(0.0, self.method.loss.conjugate(1.0, 1.0))
 
+    def most_losses(self, models: Vector, points: Vector) -> Vector:
+        """Largest loss sums at combinations of models; infinite if nothing bounds the labels, the rows or the duals.
+
+        A loss is convex in the score, so it is largest at a score of ±R‖w‖.
+        """
+        loss = self.method.loss
+        if not (loss.classifier and math.isfinite(self.row_norm) and math.isfinite(self.box)):
+            return np.full(len(points), math.inf)
+        at = np.einsum("km,mcd->kcd", points, models)
+        scores = self.row_norm * np.sqrt(np.square(at).sum(axis=2))
+        ends = [(sign, label) for sign in (1.0, -1.0) for label in (1.0, -1.0)]
+        largest = [[max(loss.value(s * z, y) for s, y in ends) for z in row] for row in scores.tolist()]
+        return np.asarray(self.weight * np.array(largest).sum(axis=1))
+
     def refuse(self, reason: str) -> ImplausibleError:
         """The error that names the terminal."""
         return ImplausibleError(self.terminal, reason, self.role)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -18,7 +18,7 @@ from rhfedmtl.data.centring import added
 from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
-from rhfedmtl.maths.kernels.rounds import CURVE, add_in_blocks, dual_length
+from rhfedmtl.maths.kernels.rounds import CURVE, THETAS, add_in_blocks, dual_length
 from rhfedmtl.roles.channel import kept_back, with_noise
 from rhfedmtl.roles.messages import (
     Anchor,
@@ -329,11 +329,11 @@ class BaseStation:
         self._probe_noise = noise
         return asked
 
-    def add_sums(self, sums: list[Sums]) -> StationSums | None:
+    def add_sums(self, sums: list[Sums], absent: Collection[int] = ()) -> StationSums | None:
         """Add up the members' sums in the order of ids; None while one is missing: no certificate without it.
 
         Answers to an earlier probe do not count, nor any after a merge or a change of members. A private certificate
-        counts rows of who is missing at their worst.
+        counts rows of missing terminals at their worst. Other certificates do so for ``absent`` terminals.
         """
         self.phase = self._after(Sums)
         for each in sums:
@@ -342,7 +342,11 @@ class BaseStation:
         if self._take_out_suspects():
             return None
         by_id = {s.terminal: s for s in sums if s.number == self._probe}
-        if set(by_id) != set(self.members) and (self._probe_noise is None or not by_id):
+        missing = sorted(self.members.keys() - by_id.keys())
+        if missing and self._probe_noise is None:
+            if not set(missing) <= set(absent) or not self.bounds_losses(missing):
+                return None
+        elif missing and not by_id:
             return None
         parts = [_told(by_id[t]) for t in sorted(by_id)]
         for told in parts:
@@ -353,7 +357,28 @@ class BaseStation:
         losses, dual, slope, kept = (
             add_in_blocks([told[k] for told in parts], shape) for k, shape in enumerate(self._probed)
         )
+        if missing and self._probe_noise is None:
+            return self._without(missing, self._told_sums(losses, dual, slope, kept))
         return self._told_sums(losses + self._worst(by_id), dual, slope, kept)
+
+    def bounds_losses(self, terminals: Iterable[int]) -> bool:
+        """Return True if the losses of these terminals at the models of the last probe have a bound."""
+        exact = self.method.has_duals and not self.method.tells_residual and self._probed[2] == (0,)
+        bounds = (self._bounds_here(t) for t in terminals)
+        return exact and all(np.isfinite(bound.most_losses(*self._probed_at)).all() for bound in bounds)
+
+    def _without(self, terminals: Sequence[int], sums: StationSums) -> StationSums:
+        """Count rows of these terminals with their largest losses and their least dual sum in the box."""
+        bounds = [self._bounds_here(t) for t in terminals]
+        worst = np.sum([bound.most_losses(*self._probed_at) for bound in bounds], axis=0)
+        smallest = sum(bound.least_dual for bound in bounds)
+        # A concave f with f(0) = 0 lies above its chord: f(θ) ≥ θ f(1).
+        dual = sums.dual + (np.array([smallest, 0.0]) if self.method.loss.quadratic else smallest * THETAS)
+        return replace(sums, dual=dual, worst=worst, absent=tuple(terminals))
+
+    def _bounds_here(self, terminal: int) -> Bounds:
+        """Bounds of a member for the models of the last probe; a method may keep more columns."""
+        return replace(self._bounds(terminal, self.members[terminal]), columns=self._probed_at[0].shape[1])
 
     def _worst(self, told: Iterable[int]) -> float:
         """The most that rows of all others can add to a private certificate; nothing is missing in another."""

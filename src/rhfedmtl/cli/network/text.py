@@ -73,8 +73,17 @@ def _training(status: dict[str, Any]) -> str:
 def _certified(status: dict[str, Any], words: str = "") -> str:
     """Of which round a gap is; a training that a journal of an earlier version tells of does not say."""
     number, silent = status.get("certified_round"), status.get("silent")
-    missed = f": {', '.join(silent[:5])}{' …' if len(silent) > 5 else ''} did not answer" if silent else ""
+    missed = f": {_few(silent)} did not answer" if silent else ""
+    if status.get("incomplete"):
+        missed = f": {status['incomplete']}"
+    if absent := status.get("absent"):
+        missed += f"; no answer to probes from {_few(absent)}: counted with the most these rows can add"
     return "" if number is None else f" ({words}round {number}{missed})"
+
+
+def _few(names: list[str]) -> str:
+    """Up to five names."""
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
 
 
 def _plain(text: str, style: str = "") -> Text:

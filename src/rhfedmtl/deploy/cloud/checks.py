@@ -175,6 +175,7 @@ class AnswerChecks:
         name, of = answer.WhichOneof("body"), 1
         if name == "sums" and answer.sums.dual.shape[0]:  # a private certificate may be told again, or of few
             parts, of = answer.sums, self._members[station][answer.sums.membership].terminals
+            of -= min(of, len(answer.sums.absent))
             told = 8 * sum(math.prod(part.shape) for part in (parts.losses, parts.dual, parts.gradient))
         elif name == "moments":
             told = 2 * self._features * self._channel.moments_dtype.itemsize
@@ -234,6 +235,10 @@ class AnswerChecks:
         slope = tuple(asked.models[0].shape) if asked.gradient else (0,)
         if sums.dual.shape != (self._dual_length,) or sums.gradient.shape != slope:
             raise PeerError(f"dual sums of shape {sums.dual.shape} and a gradient of shape {sums.gradient.shape}")
+        if (sums.worst is None) == bool(sums.absent) or (asked.gradient and sums.absent):
+            raise PeerError(f"sums without terminals {sums.absent}, and what their rows add, do not fit together")
+        if sums.worst is not None and (sums.worst.shape != sums.losses.shape or (sums.worst < 0.0).any()):
+            raise PeerError(f"rows of absent terminals add {sums.worst.tolist()[:3]}, for {len(sums.losses)} points")
         residual, needed = sums.residual, (1 + len(asked.models),)
         if (residual is not None) != self._tells_residual or (residual is not None and residual.shape != needed):
             raise PeerError("sums without what was kept back of rounded updates, or with something else")

@@ -78,6 +78,8 @@ class RemoteNetwork:
         """Stations that did not say who is there, and why."""
         self.deadline = config.resources.deadline
         self.patience = config.waits.patience
+        self.incomplete = ""
+        """Why the last attempt gave no certificate."""
         self.last_round = Round({}, {}, frozenset())
         self.scalers: list[Scaler] | None = None
         self.levels: Float64Array | None = None
@@ -376,7 +378,8 @@ class RemoteNetwork:
         """Answers of all stations that take part; there is no certificate while an answer is missing."""
         told = _told(answers, body)
         if silent := [f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if b not in told]:
-            raise IncompleteError(f"no certificate this time: {'; '.join(silent)}")
+            self.incomplete = "; ".join(silent)
+            raise IncompleteError(f"no certificate this time: {self.incomplete}")
         return {b: told[b] for b in answers}
 
     @staticmethod

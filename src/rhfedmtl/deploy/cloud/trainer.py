@@ -37,6 +37,7 @@ from rhfedmtl.resources.costs import Budget, Cost, amounts_text, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.roles.messages import Noising
+from rhfedmtl.roles.words import how_many
 from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.privacy import RESOURCE, STATEMENT, Privacy, PrivatePlan, planned
@@ -310,8 +311,16 @@ class Trainer:
         found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot), "left": plain(result.ledger.left)}
         found |= {"round": result.rounds, "cloud_round": result.cloud_rounds}
         found |= {"certified_round": result.certificate.round, "silent": self._silent, "excluded": excluded}
+        found["absent"] = self._absent(result.certificate)
+        if result.certificate.round < result.rounds and not self._silent:
+            found["incomplete"] = self.network.incomplete
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
+
+    def _absent(self, certificate: Certificate) -> list[str]:
+        """Terminals that a certificate counts at their worst, with their rows."""
+        sizes = self.network.sizes
+        return [f"terminal {t} ({how_many(int(sizes[t]), 'row')})" for t in certificate.absent if t < len(sizes)]
 
     def _all_back(self) -> bool:
         """Wait, before a last certificate is tried for again, for members that are silent; whether all are there."""
@@ -442,6 +451,7 @@ class Trainer:
             "relative_gap": certificate.relative_gap if certificate else None,
             "certified_round": certificate.round if certificate else None,
             "excluded": self._excluded(),
+            "absent": self._absent(certificate) if certificate else [],
             **{name: mean(values) for name, values in progress.metrics.items()},
         }
         self._facts = {**self._facts, **plain(facts)}

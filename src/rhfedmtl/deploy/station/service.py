@@ -342,7 +342,7 @@ class StationService:
             while found is None and self.members.heed_quarantine():  # without whoever told what cannot be
                 found, missing = await self._add_sums(models, points, here, content)
         if found is None:
-            raise PeerError(f"no sums from terminals {', '.join(map(str, missing)) or 'that changed'}")
+            raise PeerError(self._no_sums(missing))
         answer.sums.CopyFrom(codec.to_wire(found))
         if content.HasField("noise"):
             memory.certified = asked, answer.sums
@@ -354,7 +354,11 @@ class StationService:
         """Sums of all members, or who of them did not tell."""
         role, noise = self.memory.station, content.noise if content.HasField("noise") else None
         silent = sorted(set(role.members) - set(here))
-        if silent and (noise is None or not here):
+        exact = noise is None and self.memory.masked is None
+        if exact:
+            self.members.note_probe((), [t for t in silent if self.members.is_connected(t)])
+        absent = self.members.absent() if exact else []
+        if (silent and not exact and (noise is None or not here)) or (exact and set(silent) - set(absent)):
             raise PeerError(f"no sums, as these terminals are silent: {', '.join(map(str, silent[:20]))}")
         if role.method.channel.noised != (noise is not None):
             raise PeerError(f"a certificate with noise {noise}, where sums are noised: {role.method.channel.noised}")
@@ -374,12 +378,29 @@ class StationService:
                 raise
             return True
 
-        asked = {p.terminal: p for p in probes if p.terminal in here}
+        for probe in probes:  # without a wait: the answer of a terminal that is back shows that it works
+            if probe.terminal in absent:
+                self.members.tell(probe.terminal, probe=codec.to_wire(probe))
+        asked = {p.terminal: p for p in probes if p.terminal in here and p.terminal not in absent}
         question = await self.members.ask("sums", asked, self.config.waits.answer, fits)
-        found = role.add_sums([arrival.content for arrival in question.arrived.values()])
+        if exact:
+            self.members.note_probe(question.arrived, [t for t in question.missing if question.sent[t]])
+        found = role.add_sums([arrival.content for arrival in question.arrived.values()], self.members.absent())
         if found is not None and noise is not None:
             found = replace(found, losses=found.losses + noise * standard_normal(found.losses.shape, None))
         return found, question.missing
+
+    def _no_sums(self, missing: list[int]) -> str:
+        """Return why there are no sums, and what an operator can do about it."""
+        names = ", ".join(map(str, missing)) or "that changed"
+        absent = self.members.absent()
+        if not absent:
+            return f"no sums from terminals {names}"
+        return (
+            f"no sums from terminals {', '.join(map(str, absent))}, which answer no probe, and nothing bounds their "
+            "losses (that takes classes, unit rows, a loss with bounded duals, and exact updates): bring them "
+            "back, or take them out with `rhfedmtl network forget`"
+        )
 
     async def _masked_sums(self, role: SummingStation, probes: list[Probe]) -> tuple[StationSums | None, list[int]]:
         """The same with nothing but their sum: unmasked only where all are there, unless it is in noise."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -38,6 +39,9 @@ GATHER_S = 3.0
 
 MOST_SENT = 2
 """How often a terminal is asked the same: once more where its link broke, so that bytes have a bound."""
+
+MISSED_PROBES = 2
+"""After so many probes in a row without an answer, certificates count the rows of a terminal at their worst."""
 
 WORK = ("update", "masked")
 """Answers to an order."""
@@ -113,8 +117,10 @@ class TerminalSessions:
         self.n_bytes = 0
         """Of all questions so far and their answers, with what links put around them."""
         self.declined: dict[int, wire.Declined] = {}
-        """What the site of a terminal did not allow when it was last asked."""
+        """Orders that the site of a terminal declined last."""
         self._room: MaskRoom | None = None
+        self.missed: Counter[int] = Counter()
+        """Probes in a row that a terminal left unanswered."""
 
     @property
     def room(self) -> MaskRoom:
@@ -214,6 +220,23 @@ class TerminalSessions:
         question.lost.clear()
         self.n_bytes += sum(sum(question.n_bytes(t)) for t in question.messages)
         return question
+
+    def absent(self) -> list[int]:
+        """Members that left so many probes unanswered that certificates go on without them."""
+        return [t for t in sorted(self._memory.station.members) if self.missed[t] >= MISSED_PROBES]
+
+    def note_probe(self, arrived: Iterable[int], missing: Iterable[int]) -> None:
+        """Count the missed probes of terminals; an answer clears them."""
+        for t in arrived:
+            self.missed.pop(t, None)
+        for t in missing:
+            self.missed[t] += 1
+            if self.missed[t] == MISSED_PROBES:
+                self._log("absent", "warning", peer=f"terminal {t}", reason=f"no answer to {MISSED_PROBES} probes")
+
+    def is_connected(self, terminal: int) -> bool:
+        """Return True if there is a stream with a terminal, whether it answers or not."""
+        return terminal in self.acceptor.sessions
 
     def withdraws(self, terminal: int) -> bool:
         """Whether the owner of a terminal wants it to leave the network."""
@@ -364,6 +387,8 @@ class TerminalSessions:
     def _on_answer(self, t: int, name: str, arrival: Arrival) -> None:
         """Take the answer to the present question; any other is late, or was not asked for, and changes nothing."""
         question, read = self._question, arrival.content
+        if name == "sums" and self.missed[t] >= MISSED_PROBES:  # a late answer: ask again
+            self.missed[t] = MISSED_PROBES - 1
         if question is None or question.answer != name or t not in question.missing or not question.fits(read):
             return
         question.take(t, arrival)
@@ -447,6 +472,7 @@ class TerminalSessions:
         self._memory.save()
         self._awaited.discard(join.terminal)
         session.incarnation = join.incarnation
+        self.missed.pop(join.terminal, None)
         self._log("joined", peer=f"terminal {join.terminal}", samples=join.n_samples, incarnation=join.incarnation)
         self._news.set()
         self._changed()

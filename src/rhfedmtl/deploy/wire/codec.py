@@ -160,7 +160,7 @@ def read(given: Any) -> Any:
 
 def _outwards(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [to_wire(each) for each in value]
+        return [*map(_outwards, value)]
     if isinstance(value, np.ndarray) and value.dtype == np.uint64:
         return value.astype("<u8").tobytes()
     if isinstance(value, np.ndarray):
@@ -222,6 +222,8 @@ def _message_reader(hint: Any) -> Reader:
     """Of a message, or of any number of one kind."""
     if get_origin(hint) is tuple:
         kind = get_args(hint)[0]
+        if kind is int:
+            return lambda message, name: tuple(getattr(message, name))
         return lambda given, name: tuple(from_wire(kind, each) for each in getattr(given, name))
     return lambda given, name: from_wire(hint, getattr(given, name))
 

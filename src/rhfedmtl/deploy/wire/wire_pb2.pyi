@@ -231,7 +231,7 @@ class Report(_message.Message):
     def __init__(self, cloud_round: _Optional[int] = ..., task: _Optional[int] = ..., round: _Optional[int] = ..., v: _Optional[_Union[Tensor, _Mapping]] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ...) -> None: ...
 
 class StationSums(_message.Message):
-    __slots__ = ("task", "round", "losses", "dual", "n_samples", "membership", "gradient", "residual")
+    __slots__ = ("task", "round", "losses", "dual", "n_samples", "membership", "gradient", "residual", "worst", "absent")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +240,8 @@ class StationSums(_message.Message):
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
     RESIDUAL_FIELD_NUMBER: _ClassVar[int]
+    WORST_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
     task: int
     round: int
     losses: Tensor
@@ -248,7 +250,9 @@ class StationSums(_message.Message):
     membership: int
     gradient: Tensor
     residual: Tensor
-    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[_Union[Tensor, _Mapping]] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ..., gradient: _Optional[_Union[Tensor, _Mapping]] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    worst: Tensor
+    absent: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., losses: _Optional[_Union[Tensor, _Mapping]] = ..., dual: _Optional[_Union[Tensor, _Mapping]] = ..., n_samples: _Optional[int] = ..., membership: _Optional[int] = ..., gradient: _Optional[_Union[Tensor, _Mapping]] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., worst: _Optional[_Union[Tensor, _Mapping]] = ..., absent: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("terminal", "incarnation", "n_samples", "share", "mean_weight")
