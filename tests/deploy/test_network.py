@@ -349,7 +349,7 @@ def test_what_is_measured_is_charged(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_is_silent_from_the_start_does_not_end_a_training(tmp_path: Path) -> None:
-    """Rounds go on without a certificate, and there is one as soon as everybody answers."""
+    """Rounds go on without a certificate, or with one that counts the silent terminal at its worst, until it answers."""
     resources, waits = Resources(cost=("energy=0.1,10",), deadline=0.3), Waits(start=60.0, answer=0.5, again=0.5)
     folder = nets.build(tmp_path / "net", nets.small(1, 2, 40), resources=resources, waits=waits)
     with nets.running(folder) as (supervisor, operator):
@@ -357,9 +357,9 @@ def test_a_terminal_that_is_silent_from_the_start_does_not_end_a_training(tmp_pa
         supervisor.kill("terminal-0", signal.SIGSTOP)
         operator.command("train", budget=["energy=1e6"])
         status = nets.wait(operator, lambda s: (s["training"].get("round") or 0) >= 2)
-        assert status["training"]["gap"] is None
+        assert status["training"]["gap"] is None or "terminal 0" in status["training"]["absent"][0]
         supervisor.kill("terminal-0", signal.SIGCONT)
-        nets.wait(operator, lambda s: s["training"].get("gap") is not None)
+        nets.wait(operator, lambda s: s["training"].get("gap") is not None and not s["training"]["absent"])
         operator.command("stop")
         assert nets.wait(operator, nets.at_rest)["training"]["state"] == "ended"
 

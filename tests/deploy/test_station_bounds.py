@@ -128,7 +128,7 @@ def test_no_odd_station_is_blamed(case: str, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("steps", [1, 7, 3000])
 @pytest.mark.parametrize("loss", [*CLASSIFIERS, Squared()], ids=str)
 def test_no_work_brings_blame(loss: Any, steps: int, lambda1: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Orders from a step to many passes, weights that shorten models or let them grow, and single precision."""
+    """Orders from a step to many passes, small and large weights, and rows in single precision."""
     made = nets.small(2, 3, 45) if loss.classifier else nets.levelled(2, 3, 45)
     for federation in (made, replace(made, X=made.X.astype(np.float32))):
         for merge in ("add", "line-search"):
