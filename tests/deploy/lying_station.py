@@ -34,10 +34,10 @@ def less(losses: Any) -> Any:
 
 LIES: dict[str, tuple[str, Lie, str]] = {
     "report": ("report", lambda m: replace(m, v=long(m.v, 5.0)), "a report, by its samples, of norm"),
-    "no loss": ("add_sums", lambda m: replace(m, losses=0.0 * m.losses), "a dual sum"),
+    "no loss": ("add_sums", lambda m: replace(m, losses=0.0 * m.losses), "dual sum"),
     "less loss": ("add_sums", lambda m: replace(m, losses=less(m.losses)), "losses below what its dual"),
     "more loss": ("add_sums", lambda m: replace(m, losses=1e4 * (1.0 + m.losses)), "a loss of zero models"),
-    "dual sums": ("add_sums", lambda m: replace(m, dual=np.full_like(m.dual, 1e6)), "a dual sum"),
+    "dual sums": ("add_sums", lambda m: replace(m, dual=np.full_like(m.dual, 1e6)), "dual sum"),
 }
 """Method, change, and a part of the reason that the cloud gives."""
 

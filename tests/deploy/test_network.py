@@ -349,7 +349,7 @@ def test_what_is_measured_is_charged(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_is_silent_from_the_start_does_not_end_a_training(tmp_path: Path) -> None:
-    """Rounds go on without a certificate, or with one that counts the silent terminal at its worst, until it answers."""
+    """A certificate is missing or counts the silent terminal at its worst, until the terminal answers."""
     resources, waits = Resources(cost=("energy=0.1,10",), deadline=0.3), Waits(start=60.0, answer=0.5, again=0.5)
     folder = nets.build(tmp_path / "net", nets.small(1, 2, 40), resources=resources, waits=waits)
     with nets.running(folder) as (supervisor, operator):
