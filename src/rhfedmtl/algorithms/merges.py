@@ -11,7 +11,12 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.maths.kernels.rounds import FACTORS
+from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
+
+AUTO = "auto"
+CHOICES = (AUTO, ASCENT, NEWTON)
 
 
 class Arrived(NamedTuple):
@@ -114,5 +119,18 @@ def _best_on_grid(gains: npt.NDArray[np.float64], average: float) -> float:
     return float(factors[best]) if gains[best] >= ceiling else average
 
 
+@dataclass(frozen=True)
 class Auto(Add):
-    """As `Add`; a run may also take quasi-Newton steps on the joint problem, where these bring more."""
+    """As `Add`; a run may also take quasi-Newton steps on the joint problem.
+
+    ``solver`` is "dual-ascent", "quasi-newton" or "auto": in every round the solver that promises more.
+    """
+
+    solver: str = AUTO
+
+    def __post_init__(self) -> None:
+        """Refuse other solvers."""
+        if self.solver not in CHOICES:
+            raise ConfigError(
+                f"solver {self.solver!r}: choose from {', '.join(CHOICES)}{nearest(self.solver, CHOICES)}"
+            )

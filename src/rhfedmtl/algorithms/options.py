@@ -150,6 +150,8 @@ class Options:
 
     def fixed_policy(self, station_rounds: int | None = None) -> Policy:
         """H, K and M as given, for an algorithm that decides nothing itself."""
+        if self["solver"] == "quasi-newton":
+            raise ConfigError("solver quasi-newton needs policy measured: take rhfedmtl, or another solver")
         if self.policy not in (None, "fixed"):
             raise ConfigError(f"this algorithm has fixed H and K: use rhfedmtl for policy {self.policy!r}")
         if station_rounds is None:
@@ -171,6 +173,8 @@ class Options:
         entry = POLICIES[name]
         if name == "fixed":
             return self.fixed_policy()
+        if self["solver"] == "quasi-newton" and name != "measured":
+            raise ConfigError(f"solver quasi-newton needs policy measured, not {name}: take another solver or policy")
         if self.local_steps is not None or self.station_rounds is not None or self.cloud_rounds is not None:
             raise ConfigError(
                 f"policy {name!r} decides H, K and M itself: leave out local_steps, station_rounds and cloud_rounds, "

@@ -219,7 +219,11 @@ MERGES: Registry[Entry[Merge]] = Registry(
     "merges",
     Entry,
     {
-        "auto": Entry("cautious sums, or quasi-Newton where it brings more", "rhfedmtl.algorithms.merges:Auto"),
+        "auto": Entry(
+            "cautious sums, or quasi-Newton where it brings more",
+            "rhfedmtl.algorithms.merges:Auto",
+            options=(Option("solver", str, "auto", "Solver of a round: auto, dual-ascent or quasi-newton"),),
+        ),
         "average": Entry("mean of the updates", "rhfedmtl.algorithms.merges:Average"),
         "add": Entry("sum of cautious updates", "rhfedmtl.algorithms.merges:Add"),
         "line-search": Entry("best factor along the sum", "rhfedmtl.algorithms.merges:LineSearch"),

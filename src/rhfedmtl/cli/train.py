@@ -43,7 +43,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain
-from rhfedmtl.roles.words import how_many
+from rhfedmtl.roles.words import by_solver, how_many
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
@@ -313,7 +313,7 @@ class _ShareDone:
 def _state(progress: Progress) -> str:
     from rhfedmtl.training.run import mean
 
-    parts = [f"round {progress.round}"]
+    parts = [f"round {progress.round}" + (f" ({by_solver(progress.rounds_by_solver)})" if progress.round else "")]
     parts += [f"{name} {mean(progress.metrics[name]):.3f}" for name in ("accuracy", "rmse") if name in progress.metrics]
     if progress.certificate is not None:
         parts.append(f"relative gap {progress.certificate.relative_gap:.1e}")
@@ -350,7 +350,8 @@ def _print_metrics(facts: dict[str, Any], tasks: tuple[str, ...], result: Result
 
 def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "certificate", certified(facts)
-    yield "work", f"{how_many(facts['rounds'], 'round')} in {how_many(facts['cloud_rounds'], 'server iteration')}"
+    work = f"{how_many(facts['rounds'], 'round')} in {how_many(facts['cloud_rounds'], 'server iteration')}"
+    yield "work", f"{work}: {by_solver(facts['rounds_by_solver'])}" if facts["rounds_by_solver"] else work
     steps = facts["local_steps"]
     H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
     yield "local steps", f"H = {H}, {facts['terminal_steps']:,} in all"

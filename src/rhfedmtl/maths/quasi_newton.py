@@ -25,8 +25,8 @@ import numpy as np
 from rhfedmtl.maths.coupling import Models, Relationship, Vector
 from rhfedmtl.maths.mixtures import between
 
-Solver = Literal["coordinate-ascent", "quasi-newton", "l-bfgs"]
-ASCENT: Solver = "coordinate-ascent"
+Solver = Literal["dual-ascent", "quasi-newton", "l-bfgs"]
+ASCENT: Solver = "dual-ascent"
 NEWTON: Solver = "quasi-newton"
 LBFGS: Solver = "l-bfgs"
 

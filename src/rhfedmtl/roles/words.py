@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 NOTHING = 0.9
 """Relative gap from which on a certificate says nothing: the bound may be far below what is possible, or 0."""
 LEAST = 1e-5
@@ -13,6 +15,15 @@ SOLVED = 1e-9
 def how_many(count: int, noun: str) -> str:
     """1 round, 2 rounds."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+SOLVERS = {"dual-ascent": "dual ascent", "quasi-newton": "quasi-Newton", "l-bfgs": "L-BFGS", "gradient-steps": "SGD"}
+"""Solvers of a round, as texts name them."""
+
+
+def by_solver(rounds: Mapping[str, int]) -> str:
+    """Return how many rounds each solver took: 4 dual ascent, 14 quasi-Newton."""
+    return ", ".join(f"{count:,} {SOLVERS[name]}" for name, count in rounds.items())
 
 
 def in_words(relative_gap: float | None, dual: float | None) -> str:

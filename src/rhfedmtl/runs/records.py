@@ -101,6 +101,7 @@ class Summary:
     seconds: float
     primal_at_zero: Number = None
     privacy: dict[str, Any] | None = None
+    rounds_by_solver: dict[str, int] = field(default_factory=dict)
 
     @property
     def certified(self) -> str:
@@ -269,6 +270,7 @@ def summary(result: Result) -> Summary:
         cloud_rounds=result.cloud_rounds,
         terminal_steps=result.terminal_steps,
         local_steps=result.local_steps,
+        rounds_by_solver=result.rounds_by_solver,
         stopped=result.stopped,
         spent=spent(result),
         budget=dict(ledger.budget),

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.merges import AUTO, Auto
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.errors import ConfigError
@@ -26,8 +27,14 @@ def make_cloud(method: Method, samples: npt.NDArray[np.int64], shape: tuple[int,
 
 
 def solvers(method: Method) -> tuple[Solver, ...]:
-    """Solvers that a run may choose from: a merge that adapts may also take quasi-Newton steps on the joint problem."""
-    return (ASCENT, NEWTON) if isinstance(method, DualMethod) and method.adapts else (ASCENT,)
+    """Return the solvers that a run may choose from."""
+    if not isinstance(method, DualMethod) or not isinstance(method.merge, Auto):
+        return (ASCENT,)
+    if method.merge.solver == NEWTON:
+        if not method.adapts:
+            raise ConfigError("solver quasi-newton needs passes over all rows: leave uniform out, or take dual-ascent")
+        return (NEWTON,)
+    return (ASCENT, NEWTON) if method.adapts and method.merge.solver == AUTO else (ASCENT,)
 
 
 def regularisation(method: Method, n_tasks: int) -> tuple[float, float]:

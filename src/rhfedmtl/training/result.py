@@ -37,6 +37,7 @@ class Progress:
     left: dict[str, float]
     certificate: Certificate | None
     metrics: Metrics
+    rounds_by_solver: dict[str, int] = field(default_factory=dict)
 
 
 Watcher = Callable[[Progress], bool | None]
@@ -92,6 +93,7 @@ class Result:
     history: list[Moment]
     relationship: Relationship | None = None
     private: PrivatePlan | None = None
+    rounds_by_solver: dict[str, int] = field(default_factory=dict)
 
     @property
     def reference(self) -> Models:

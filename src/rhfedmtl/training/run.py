@@ -9,6 +9,7 @@ import contextlib
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -231,6 +232,7 @@ class Run:
         free = settings.free_evaluation
         self._certifier = Certifier(self.network, self.cloud, method, self._layout, free=free)
         self.observed: list[Observation] = []
+        self._rounds_by_solver: Counter[str] = Counter()
         self.history: list[Moment] = []
         self._lam, self._coupling = regularisation(method, federation.n_tasks)
         self._solvers = solvers(method)
@@ -316,6 +318,7 @@ class Run:
             self.history,
             getattr(self.cloud, "relationship", None),
             self.private,
+            dict(self._rounds_by_solver),
         )
 
     def restore(self, alpha: npt.NDArray[np.float64], models: Models | None = None) -> None:
@@ -751,6 +754,7 @@ class Run:
         self.terminal_steps += total
         seen = done if total else steps
         self.observed.append(Observation(self.round, seen, outcome.answers, outcome.factor, outcome.gains, solver))
+        self._rounds_by_solver[solver if self.method.has_duals else "gradient-steps"] += 1
         if self.private is not None:
             heard = outcome.answers.astype(np.float64)
             variance = self.method.channel.noise_variance(heard)
@@ -792,6 +796,7 @@ class Run:
             self.ledger.left,
             self.certificate,
             self.metrics,
+            dict(self._rounds_by_solver),
         )
 
 
@@ -816,6 +821,7 @@ _KEPT = (
     "metrics",
     "events",
     "observed",
+    "_rounds_by_solver",
     "history",
     "_under_way",
     "_collected",

@@ -9,7 +9,7 @@ from rich.tree import Tree
 
 from rhfedmtl.cli.text import amount, certified, printable, private_facts
 from rhfedmtl.maths.registry import METRICS
-from rhfedmtl.roles.words import in_words
+from rhfedmtl.roles.words import by_solver, in_words
 
 
 def tree(facts: dict[str, Any]) -> Tree:
@@ -44,7 +44,8 @@ def closing_lines(status: dict[str, Any]) -> list[str]:
     lines = [f"{name.replace('_', ' '):<18}{status[name]:.3f}" for name in METRICS if status.get(name) is not None]
     if status.get("gap") is not None:
         lines.append(f"{'certificate':<18}{certified(status)}{_certified(status, 'as of ')}")
-    lines.append(f"{'rounds':<18}{status['rounds']} in {status['cloud_rounds']} server iterations")
+    took = f": {by_solver(status['rounds_by_solver'])}" if status.get("rounds_by_solver") else ""
+    lines.append(f"{'rounds':<18}{status['rounds']} in {status['cloud_rounds']} server iterations{took}")
     for name, spent in status["spent"].items():
         limit = status["budget"].get(name)
         lines.append(f"{'spent':<18}{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else ""))

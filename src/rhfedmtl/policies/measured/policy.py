@@ -95,7 +95,8 @@ class Measured:
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan the next server iteration; None once not even the smallest round can be paid."""
-        if (plan := self._newton(situation)) is not None:
+        plan = self._newton(situation)
+        if plan is not None or ASCENT not in situation.solvers:
             return plan
         if not situation.ledger.budget:
             return Plan.uniform(situation, np.maximum(self.least_steps, situation.sizes), 1)
@@ -112,6 +113,8 @@ class Measured:
         """
         if NEWTON not in s.solvers:
             return None
+        if ASCENT not in s.solvers:
+            return self._pass(s) if newton_rounds(s) else None
         before = s.observed[-1].solver if s.observed else ASCENT
         goes_on = before == NEWTON and "solver" not in s.memo
         if goes_on or s.rounds >= s.memo.get("solver until", LOOK):
@@ -119,6 +122,11 @@ class Measured:
             s.memo["solver until"] = s.rounds + LOOK
         if s.memo.get("solver") != NEWTON or not newton_rounds(s):
             return None
+        return self._pass(s)
+
+    @staticmethod
+    def _pass(s: Situation) -> Plan:
+        """Return a plan for a quasi-Newton round: a pass over all rows."""
         return Plan(s.one_pass, np.ones(s.layout.n_tasks, dtype=np.int64), NEWTON)
 
     def _better(self, s: Situation, before: Solver) -> Solver:
