@@ -47,6 +47,9 @@ class Watched:
 
     place: Path
     ask: Callable[[str], Facts]
+    last_result: Callable[[Path], Facts | None] = lambda _: None
+    finished: Facts | None = None
+    """Result of the last training, once the network does not run any more."""
     status: Facts = field(default_factory=dict)
     trouble: str = ""
     curve: list[tuple[float, Facts]] = field(default_factory=list)
@@ -66,9 +69,9 @@ class Watched:
 
     def _follow(self, changed: Callable[[], None]) -> None:
         while not self._closing.wait(PERIOD_S):
-            before = self.status, self.trouble
+            before = self.status, self.trouble, self.finished
             self.look()
-            if (self.status, self.trouble) != before:
+            if (self.status, self.trouble, self.finished) != before:
                 changed()
 
     def _remember(self) -> None:
@@ -81,10 +84,12 @@ class Watched:
         try:
             status, self.trouble = self.ask("status"), ""
         except RHFedMTLError as error:
+            self.finished = self.last_result(self.place)
             if str(error) != self.trouble:
-                self._tell(["the cloud does not answer"])
+                self._tell(["the network has finished" if self.finished else "the cloud does not answer"])
             self.trouble = str(error)
             return
+        self.finished = None
         self._tell(changes(self.status, status))
         self.status, training = status, status["training"]
         last = self.curve[-1][1] if self.curve else {}
@@ -137,6 +142,8 @@ def _state(node: Facts) -> str:
 
 def view(network: Watched) -> str:
     """The whole view."""
+    if network.finished is not None:
+        return _finished(network, network.finished)
     if not network.status:
         return (
             f'<h1>Network</h1><p class="finding odds">{escape(network.trouble)}</p>{commands_html(_actions(network))}'
@@ -152,10 +159,32 @@ def view(network: Watched) -> str:
     )
 
 
+def _finished(network: Watched, facts: Facts) -> str:
+    """Result of a network that does not run any more, and how to export it."""
+    training = facts["training"]
+    words = ['<span class="state ended">finished</span>', *_progress(training)]
+    export, *more = reversed(_actions(network))
+    return (
+        f'<h1>{escape(facts["network"])}</h1><p class="text">{" · ".join(words)}</p>{_charts(network)}'
+        f'<section class="part" id="actions"><h2>To act</h2>{commands_html([export, *more], "more")}</section>'
+        f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
+    )
+
+
 def _training(network: Watched) -> str:
     training = network.status["training"]
     state = escape(training["state"])
     words = [f'<span class="state {state}">{state}</span>' if not network.trouble else f"last seen: {state}"]
+    words += _progress(training)
+    spent, left = training.get("spent") or {}, training.get("left") or {}
+    limits = {name: spent[name] + left[name] for name in spent if left.get(name) is not None}
+    bars = "".join(meter(name, spent[name], limit, _until(network, name)) for name, limit in limits.items())
+    return f'<p class="text">{" · ".join(words)}</p>{bars}'
+
+
+def _progress(training: Facts) -> list[str]:
+    """Round, metric, certificate and error of a training."""
+    words = []
     if training.get("round"):
         words.append(f"round {training['round']:,} with {training['local_steps']} local steps (H)")
     words += [f"{metric_name(n).lower()} {training[n]:.3f}" for n in METRICS[:1] if training.get(n) is not None]
@@ -163,10 +192,7 @@ def _training(network: Watched) -> str:
         words.append(escape(in_words(training.get("relative_gap"), training.get("dual"))))
     if training.get("error"):
         words.append(escape(str(training["error"])))
-    spent, left = training.get("spent") or {}, training.get("left") or {}
-    limits = {name: spent[name] + left[name] for name in spent if left.get(name) is not None}
-    bars = "".join(meter(name, spent[name], limit, _until(network, name)) for name, limit in limits.items())
-    return f'<p class="text">{" · ".join(words)}</p>{bars}'
+    return words
 
 
 def _until(network: Watched, name: str) -> str:
@@ -257,14 +283,14 @@ def _events(network: Watched) -> str:
 
 def _actions(network: Watched) -> list[tuple[str, str]]:
     """Commands for what can be done now; a cloud that does not answer is to be started first."""
-    place, training = quote(str(network.place)), network.status.get("training", {})
+    place, training = quote(str(network.place)), (network.finished or network.status).get("training", {})
     spent, left = training.get("spent") or {"energy": 700.0}, training.get("left") or {}
     limits = {name: amount + (left.get(name) or 0.0) for name, amount in spent.items()}
     more = " ".join(f"--budget {name}={2 * limit:.0f}" for name, limit in limits.items())
     export = f"rhfedmtl network export {place} --out {quote(f'{network.place.name}-model')}"
     if network.trouble:
         up = ("Start it on this machine, and train", f"rhfedmtl network up {place} --local {more}")
-        return [up, *([("Fetch the models", f"{export} --offline")] if network.status else [])]
+        return [up, *([("Fetch the models", f"{export} --offline")] if training else [])]
     return [
         ("Train on with a larger budget", f"rhfedmtl network train {place} {more}"),
         ("End the training after the present round", f"rhfedmtl network stop {place}"),

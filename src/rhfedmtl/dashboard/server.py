@@ -152,7 +152,7 @@ def _watched(place: Path) -> Watched:
     from rhfedmtl.deploy.operator import Operator
 
     operator = Operator(place)
-    return Watched(place, operator.command)
+    return Watched(place, operator.command, operator.last_result)
 
 
 async def _static(request: Request) -> Response:

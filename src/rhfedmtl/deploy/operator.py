@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
@@ -25,10 +26,13 @@ LARGEST = 1 << 26
 EXPORT_S = 600.0
 AWAY_S = 60.0
 """How long a cloud may be away for whoever looks on."""
-STOPPED = " Where its folder is, `rhfedmtl network audit FOLDER --offline` shows what happened"
+STOPPED = " `rhfedmtl serve cloud --config FOLDER/cloud/cloud.toml` starts it"
+START_S = 5.0
+"""A cloud that was just started may take so long until it answers."""
 RECOVERING = "recovering"
 UNDER_WAY = ("running", RECOVERING)
-EXPORTED = ("model.npz", "ledger.json", "result.json")
+RESULT = "result.json"
+EXPORTED = ("model.npz", "ledger.json", RESULT)
 
 
 class Operator:
@@ -55,6 +59,12 @@ class Operator:
         result: dict[str, Any] = json.loads(reply.result)
         return result
 
+    def started(self) -> Operator:
+        """Wait a few seconds for a cloud that is just starting; a later command says why it does not answer."""
+        with self._channel() as channel, contextlib.suppress(grpc.FutureTimeoutError):
+            grpc.channel_ready_future(channel).result(START_S)
+        return self
+
     def export(self, folder: Path) -> list[str]:
         """Fetch models, ledger and result of the last training into a folder; the names of the files."""
         names: list[str] = []
@@ -67,6 +77,22 @@ class Operator:
                 way_out = " Where its folder is, --offline takes the last result from there"
                 raise unanswered(error, self._config.cloud, way_out) from None
         return names
+
+    @staticmethod
+    def last_result(network: Path) -> dict[str, Any] | None:
+        """Return the result of the last training in a folder, if its cloud does not run."""
+        path = network / "cloud" / "cloud.toml"
+        if not path.exists():
+            return None
+        config = read_cloud(path)
+        if not (config.result / RESULT).is_file():
+            return None
+        try:
+            Lock(config.state).release()
+        except ConfigError:
+            return None
+        training: dict[str, Any] = json.loads((config.result / RESULT).read_text())
+        return {"network": config.node.network, "running": False, "training": training}
 
     @staticmethod
     def export_offline(network: Path, folder: Path) -> list[str]:

@@ -14,7 +14,10 @@ from rhfedmtl.roles.words import by_solver, in_words
 
 def tree(facts: dict[str, Any]) -> Tree:
     """Cloud, stations and terminals, with how each stands."""
-    root = Tree(_plain(f"{facts['network']}  {_training(facts['training'])}"))
+    first, *more = _training(facts["training"])
+    root = Tree(_plain(f"{facts['network']}  {first}"))
+    for line in more:
+        root.add(_plain(line))
     if facts.get("last_error"):
         root.add(_plain(f"last error: {facts['last_error'][:200]}", "yellow"))
     for station in facts["stations"]:
@@ -55,20 +58,23 @@ def closing_lines(status: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _training(status: dict[str, Any]) -> str:
-    waits = status.get("waits_for") or []
-    parts = [f"waits for {', '.join(waits[:5])}{' …' if len(waits) > 5 else ''}" if waits else status["state"]]
+def _training(status: dict[str, Any]) -> list[str]:
+    """Return state and round of a training, then lines with waits, certificate, budget and error."""
+    waits = status.get("waits_for")
+    first = ["waiting" if waits else status["state"]]
     if status.get("round"):
-        parts += [f"round {status['round']}", f"H {status['local_steps']}"]
-    parts += [f"{name} {status[name]:.3f}" for name in ("accuracy", "rmse") if status.get(name) is not None]
+        first += [f"round {status['round']}", f"H {status['local_steps']}"]
+    first += [f"{name} {status[name]:.3f}" for name in ("accuracy", "rmse") if status.get(name) is not None]
+    lines = ["  ".join(first)]
+    if waits:
+        lines.append(f"waits for {_few(waits)}")
     if status.get("gap") is not None:
         words = in_words(status.get("relative_gap"), status.get("dual"))
-        parts.append(f"{words}{_certified(status)}")
+        lines.append(f"{words}{_certified(status)}")
     left = status.get("left") or {}
-    parts += [f"{name} left {amount(rest)}" for name, rest in left.items() if rest is not None]
-    if status.get("error"):
-        parts.append(str(status["error"]))
-    return "  ".join(parts)
+    rests = [f"{name} left {amount(rest)}" for name, rest in left.items() if rest is not None]
+    lines += ["  ".join(rests)] if rests else []
+    return [*lines, *([str(status["error"])] if status.get("error") else [])]
 
 
 def _certified(status: dict[str, Any], words: str = "") -> str:
@@ -79,7 +85,9 @@ def _certified(status: dict[str, Any], words: str = "") -> str:
         missed = f": {status['incomplete']}"
     if absent := status.get("absent"):
         missed += f"; no answer to probes from {_few(absent)}: counted with the most these rows can add"
-    return "" if number is None else f" ({words}round {number}{missed})"
+    if number is None or (number == status.get("round") and not missed):
+        return ""
+    return f" ({words}round {number}{missed})"
 
 
 def _few(names: list[str]) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -97,7 +98,7 @@ def train(
     """
     from rhfedmtl.deploy.operator import Operator
 
-    operator = Operator(folder)
+    operator = Operator(folder).started()
     spec = operator.command("train", budget=budget, target_gap=target_gap, privacy=privacy)
     if not follow:
         tell(spec, as_json)
@@ -157,11 +158,17 @@ def status(
 ) -> None:
     """Show a running network: who is connected, whom it waits for, round, H, accuracy, gap, what is left, errors.
 
+    A network that has finished shows its result, and how to export it.
+
     Example: rhfedmtl status demo-net --watch
     """
     from rhfedmtl.deploy.operator import Operator
 
     operator = Operator(folder)
+    if not watch and (finished := operator.last_result(folder)) is not None:
+        _show_finished(finished, folder, as_json)
+        return
+    operator.started()
     if not watch:
         _show_status(operator.command("status"), as_json)
     elif not as_json and sys.stdout.isatty():
@@ -169,6 +176,16 @@ def status(
             operator.watch(show)
     else:
         operator.watch(lambda facts: _show_status(facts, as_json))
+
+
+def _show_finished(facts: dict[str, Any], folder: Path, as_json: bool) -> None:
+    """Show the result of a network that does not run any more."""
+    if as_json:
+        print_json(facts)
+        return
+    typer.echo(f"{facts['network']}  finished; its nodes do not run")
+    export = f"rhfedmtl network export {quote(str(folder))} --out {quote(f'{folder.name}-model')} --offline"
+    _show_training(facts["training"], False, export)
 
 
 def _show_status(facts: dict[str, Any], as_json: bool) -> None:

@@ -177,7 +177,7 @@ class OperatorApi:
                     "excluded": excluded,
                     "last_error": f"excluded: it told {excluded}"
                     if excluded
-                    else self._stations.faults.get(b) or outlook.last_error,
+                    else self._stations.fault(b) or outlook.last_error,
                     "terminals": [
                         {
                             "terminal": t,

@@ -191,7 +191,7 @@ class StationSessions:
             pending.n_bytes += framed(n_bytes)
 
     def _silence(self, station: int, pending: Pending) -> wire.Answer:
-        fault = f": {self.faults[station]}" if station in self.faults else ""
+        fault = f": {self.fault(station)}" if self.fault(station) else ""
         if pending.sent == 0:
             return wire.Answer(trouble=f"station {station} is away{fault}", away=True)
         self._log("no answer", "warning", reason=f"station {station} does not answer{fault}")
@@ -227,6 +227,10 @@ class StationSessions:
             self.acceptor.bar(session.number)
             self._wake(session.number)
             raise
+
+    def fault(self, station: int) -> str:
+        """Return the last wrong answer of a station, or the reason of its refusal; empty if it works."""
+        return self.faults.get(station) or self.acceptor.refusals.get(station, "")
 
     def _blame(self, station: int, fault: str) -> None:
         if self.faults.get(station) != fault:
@@ -382,7 +386,7 @@ class StationSessions:
         return owes or len(self._absent) == len(self._pending)
 
     def _stands(self, station: int) -> str:
-        fault = self.faults.get(station)
+        fault = self.fault(station)
         if station not in self.acceptor.sessions:
             return f"station {station} (not connected{f'; {fault}' if fault else ''})"
         quiet = self.quiet(station)

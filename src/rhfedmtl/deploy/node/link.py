@@ -426,6 +426,8 @@ class Acceptor:
         self._rates: dict[int, Rate] = {}
         self._streams: Counter[str] = Counter()
         self._refused_last = ""
+        self.refusals: dict[int, str] = {}
+        """Why a node was refused last, until it is let in."""
         self.cutter = Cutter()
         self._greeting_s = greeting_s
 
@@ -481,8 +483,13 @@ class Acceptor:
         """Keep who was refused last: that is over when it is let in."""
         try:
             yield
-        except PeerError:
-            self._refused_last = str(peer.identity)
+        except PeerError as error:
+            identity = peer.identity
+            self._refused_last = str(identity)
+            # A peer that has to wait was refused for an earlier reason.
+            waits = isinstance(error, NotReadyError) or self.bars(identity.number)
+            if (identity.network, identity.role) == (self._network, self._role) and not waits:
+                self.refusals[identity.number] = f"refused: {error}"
             raise
 
     async def _let_in(self, peer: PeerCertificate, context: Any, greet: Greeter) -> PeerSession:
@@ -513,6 +520,7 @@ class Acceptor:
         if old is not None:
             old.end("another connection took its place")
         self.sessions[who.number] = session
+        self.refusals.pop(who.number, None)
         self._meters.connected.labels(self._role).set(len(self.sessions))
         self._meters.connects.inc()
         if str(who) == self._refused_last:
