@@ -82,6 +82,11 @@ def test_a_station_that_connects_again_and_again_is_waited_for_once(tmp_path: Pa
             assert question.done()
             owed = requests(peer)
             assert len(owed) == 1
+            other = asyncio.create_task(stations.ask(0, wire.Request(roster=wire.Nothing()), NEVER_S))
+            await settle()
+            answer = wire.Answer(id=requests(peer)[0].id, roster=wire.Roster())
+            await say(cloud, peer, answer=answer)
+            assert other.done()  # an answer to another request renews nothing
             question = ask(stations, seconds)
             await settle()
             assert question.result().away
@@ -135,6 +140,21 @@ def test_a_stop_cuts_short_what_a_training_asks(tmp_path: Path, monkeypatch: pyt
 def round_of(status: dict[str, Any]) -> int:
     """The round that a training has come to."""
     return status["training"].get("round") or 0
+
+
+def test_a_station_that_breaks_its_stream_stalls_the_others_once(tmp_path: Path) -> None:
+    """It answers all but rounds, and connects anew each time: rounds after the first go on without a wait."""
+    waits = Waits(patience=4.0, start=60.0, answer=5.0, again=2.0)
+    resources = Resources(cost=("energy=0.1,10",), deadline=4.0)
+    folder = nets.build(tmp_path / "net", nets.small(3, 2, 60), waits=waits, resources=resources)
+    with nets.running(folder) as (supervisor, operator):
+        nets.wait(operator, nets.all_connected)
+        with staller(folder, supervisor, "station-1", "breaks"):
+            nets.wait(operator, nets.all_connected)
+            operator.command("train")
+            nets.wait(operator, lambda s: round_of(s) >= 40)
+            operator.command("stop")
+            nets.wait(operator, nets.at_rest)
 
 
 def test_a_refused_station_stalls_neither_the_others_nor_a_stop(tmp_path: Path) -> None:

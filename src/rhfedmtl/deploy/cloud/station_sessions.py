@@ -7,6 +7,7 @@ import itertools
 import math
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -80,7 +81,8 @@ class StationSessions:
         self._ids = itertools.count(secrets.randbits(31) << 32)
         self._pending: dict[int, dict[int, Pending]] = {b: {} for b in range(len(config.stations))}
         self._heard = dict.fromkeys(self._pending, time.monotonic())
-        self._waited = dict.fromkeys(self._pending, 0.0)  # seconds, since the last answer; no reconnection renews them
+        # Seconds since the last answer of a station to each kind of request; no reconnection renews them.
+        self._waited: defaultdict[tuple[int, str], float] = defaultdict(float)
         self._owed: dict[int, wire.Request] = {}  # the last request of a station that used up the patience
         self._stop_at = math.inf
         self._asked: dict[int, dict[tuple[int, int], float]] = {b: {} for b in self._pending}
@@ -115,14 +117,15 @@ class StationSessions:
         """Answer of one station; the request is sent again where it may have got lost.
 
         Stations send a heartbeat every second. The cloud neither asks nor waits for a station that was silent for
-        longer than its patience, or that may not connect after a refusal. Between two answers it waits ``seconds`` in
-        all: a new connection does not start them again. Then the station gets a single request, which it may answer
-        late. A stop of the operator cuts requests of a ``training`` short.
+        longer than its patience, or that may not connect after a refusal. Between two answers to requests of a kind it
+        waits ``seconds`` in all: a new connection does not start them again. Then the station gets a single request,
+        which it may answer late. A stop of the operator cuts requests of a ``training`` short.
         """
         request.id = next(self._ids)
         pending = Pending(request)
         self._pending[station][request.id] = pending
-        until = pending.began + max(0.0, seconds - self._waited[station])
+        kind = station, _name(request)
+        until = pending.began + max(0.0, seconds - self._waited[kind])
         in_time = self._left(station, until, request, training) > 0.0
         owes = station in self._owed or pending.began >= self._ends(request, training)
         if in_time or not (owes or self._is_away(station)):
@@ -135,8 +138,8 @@ class StationSessions:
             del self._pending[station][request.id]
         answer = pending.answer
         if answer is None:
-            self._waited[station] += time.monotonic() - pending.began
-            if pending.sent and self._waited[station] >= seconds:
+            self._waited[kind] += time.monotonic() - pending.began
+            if pending.sent and self._waited[kind] >= seconds:
                 self._owed[station] = request
             answer = self._silence(station, pending)
         answer.seconds = time.monotonic() - pending.began
@@ -258,8 +261,9 @@ class StationSessions:
             pending = Pending(owed)
         if pending is not None and pending.answer is None:
             self._checker.answer(b, pending.request, content, self._registry.station)
-            self._owed.pop(b, None)
-            self._waited[b] = 0.0
+            if owed is not None and owed.id == content.id:
+                del self._owed[b]
+            self._waited[b, _name(pending.request)] = 0.0
             self._strike(b, content.roster)
             if b in self.outlooks:  # which come every second, and rounds faster
                 self.outlooks[b].round = max(self.outlooks[b].round, content.round.round)
