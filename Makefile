@@ -100,12 +100,15 @@ proto:  ## make the protobuf code of the deployment from its description
 	cd src && ../.venv-proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. rhfedmtl/deploy/wire/wire.proto
 	rm -r .venv-proto
 
-lint: setup  ## style, types, import direction and prose
+lint: export NUMBA_CACHE_DIR = $(abspath .venv)/kernels
+lint: setup  ## style, types, import direction, prose and the size of the core
+	@mkdir -p -m 700 .venv/kernels
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/prose.py
+	$(BIN)/python tools/metrics.py
 
 format: setup  ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
