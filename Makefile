@@ -115,7 +115,7 @@ format: setup  ## rewrite the code in the house style
 	$(BIN)/ruff format .
 
 bench: setup  ## measure speed and memory, as ratios within one run
-	$(BIN)/rhfedmtl bench
+	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/data.py
 
 study: setup  ## does the measured policy buy as much as the best fixed H in hindsight? (about 6 minutes)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.speed_timing import federation
+
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
-from rhfedmtl.bench.measure import federation
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.scaling import scalers
 from rhfedmtl.engines.gpu.engine import Gpu

@@ -11,12 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.speed_timing import resident
+
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.bench.measure import resident
 from rhfedmtl.data.loaders.saved import load, save
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.maths.relationships import MeanRegularised

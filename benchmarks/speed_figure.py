@@ -1,4 +1,4 @@
-"""Draw docs/figures/speed.png from benchmarks/results/speed.json, which ``rhfedmtl bench --out`` wrote."""
+"""Draw docs/figures/speed.png from benchmarks/results/speed.json, the output of ``benchmarks/speed.py --json``."""
 
 from __future__ import annotations
 

@@ -140,10 +140,10 @@ def test_files_that_the_map_names_are_there(page: str) -> None:
 
 
 def test_every_package_is_on_the_map_and_in_the_reference() -> None:
-    """The map has a line for each package, and the reference a page for each but command line and bench."""
+    """The map has a line for each package, and the reference a page for each but the command line."""
     packages = {path.parent.name for path in (ROOT / "src" / "rhfedmtl").glob("*/__init__.py")}
     assert packages <= set(re.findall(r"^\| `(\w+)`", PAGES["docs/architecture.md"], re.MULTILINE))
-    assert packages - {"cli", "bench"} <= {Path(name).stem for name in PAGES if name.startswith("docs/api/")}
+    assert packages - {"cli"} <= {Path(name).stem for name in PAGES if name.startswith("docs/api/")}
 
 
 def test_every_command_has_a_page_with_its_output() -> None:

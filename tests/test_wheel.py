@@ -99,7 +99,6 @@ def test_every_command_works(installed: Path, tmp_path: Path) -> None:
     call(installed, "predict", str(run), "--path", "new.csv", "--out", "answers.csv", cwd=tmp_path)
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 2
     assert "kernels" in call(installed, "doctor", cwd=tmp_path)
-    assert json.loads(call(installed, "bench", "--quick", "--json", cwd=tmp_path))
     assert "rhfedmtl[onnx]" in call(
         installed, "export", str(run), "--task", "task-0", "--out", "model.onnx", cwd=tmp_path, status=2
     )

@@ -22,7 +22,8 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from rhfedmtl.bench.scale import rounds_of
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.speed_timing import rounds_of
 
 PACKAGES = {"flower": ("flwr[simulation]",), "pfl": ("pfl", "torch")}
 CASES = (("flower", 25, 12), ("pfl", 25, 12), ("pfl", 2_500, 4))

@@ -126,7 +126,6 @@ def test_the_same_command_gives_the_same_numbers(tmp_path: Path) -> None:
         (["train", "--out", "/proc/nothing"], "cannot write to /proc/nothing"),
         (["data", "split", "synthetic", "--out", "/proc/nothing"], "cannot use /proc/nothing"),
         (["reproduce", "fig-cost", "--out", "/proc/nothing"], "cannot use /proc/nothing"),
-        (["bench", "--quick", "--out", "/proc/nothing/figures.json"], "cannot use /proc/nothing"),
         (["compare", "--budgets", "much"], "--budgets needs numbers"),
     ],
 )

@@ -10,7 +10,6 @@ import typer
 
 from rhfedmtl import __version__
 from rhfedmtl.cli import (
-    bench,
     certify,
     compare,
     dashboard,
@@ -70,7 +69,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "certify": certify.certify,
     },
     "Look": {"dashboard": dashboard.dashboard, "report": report.report, "runs": runs.app, "data": data.app},
-    "This machine": {"doctor": doctor.doctor, "calibrate": plan.calibrate, "bench": bench.bench},
+    "This machine": {"doctor": doctor.doctor, "calibrate": plan.calibrate},
     "Networks of real nodes": {
         "network": network.app,
         "serve": serve.app,
@@ -92,7 +91,6 @@ LAST_WORDS = {
     "train": "nothing is kept of it yet; to start again, give the same command",
     "compare": GOES_ON,
     "reproduce": GOES_ON,
-    "bench": "nothing was saved",
     "calibrate": "nothing was saved",
 }
 """What became of a command that Ctrl-C ended, where there is something to say."""

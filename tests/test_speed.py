@@ -1,22 +1,28 @@
-"""What the benchmarks compare does the same work; figures come out whole. Nothing here asserts on time."""
+"""The jobs that `benchmarks/speed.py` compares do the same work, and no figure is missing. No test asserts on time."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks import speed
+from benchmarks import speed_kernels as kernels
+from benchmarks import speed_liblinear as solver
+from benchmarks import speed_timing as timing
 from tests.reference.sdca import ascend
 from tests.reference.sdca import visits as plain_visits
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.bench import kernels, measure, scale, solver
 from rhfedmtl.maths.losses import Hinge, SmoothedHinge, SquaredHinge
 from rhfedmtl.maths.relationships import Unrelated
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.training.run import Settings, train
+
+SCRIPT = (sys.executable, str(Path(speed.__file__).resolve()))
 
 
 def small_problem() -> tuple[np.ndarray, np.ndarray]:
@@ -26,7 +32,7 @@ def small_problem() -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_the_touched_rows_are_those_of_a_round() -> None:
-    """The loop that only touches rows visits what a round of another seed visits, in its order."""
+    """The loop that only reads rows visits the rows of a round of another seed, in its order."""
     sizes = np.array([3, 5, 2])
     order = kernels.visits(sizes, 7, 4)
     for t, start in enumerate((0, 3, 8)):
@@ -35,9 +41,9 @@ def test_the_touched_rows_are_those_of_a_round() -> None:
 
 
 def test_touching_rows_is_compared_with_a_round() -> None:
-    """The loop that only touches rows compiles and runs; its time and that of a round are both there."""
-    found = kernels.stream_fraction(12, 4, 4, megabytes=0.01, repeats=2)
-    assert found["ns_per_step"] > 0.0 < found["touch_ns_per_step"]
+    """The loop that only reads rows compiles and runs; both times are positive."""
+    times = kernels.stream_fraction(12, 4, 4, megabytes=0.01, repeats=2)
+    assert times["ns_per_step"] > 0.0 < times["touch_ns_per_step"]
 
 
 def test_the_yardstick_takes_the_steps_of_the_library() -> None:
@@ -56,7 +62,7 @@ def test_the_yardstick_takes_the_steps_of_the_library() -> None:
 
 @pytest.mark.slow
 def test_our_gap_is_the_one_that_the_run_certifies() -> None:
-    """The gap by which liblinear is judged, of our own models and duals, is that of the certificate."""
+    """The gap that judges liblinear equals the certificate for our own models and duals."""
     X, y = small_problem()
     method = DualMethod(SquaredHinge(), relationship=Unrelated(solver.LAMBDA), intercept=False)
     result = train(solver.one_terminal(X, y), method, Fixed(len(X), 1, 5), Settings(scale="none"))
@@ -75,7 +81,7 @@ def test_our_gap_is_the_one_that_the_run_certifies() -> None:
 
 @pytest.mark.parametrize("loss", [SquaredHinge(), pytest.param(Hinge(), marks=pytest.mark.slow)])
 def test_liblinear_solves_the_problem_that_we_solve(loss: SquaredHinge | Hinge) -> None:
-    """At its tolerance the gap of liblinear's model is below the one that both must reach, and so is ours."""
+    """The gap of liblinear's model and ours are both below the gap that both must reach."""
     X, y = small_problem()
     assert -1e-9 <= solver.solve_by_liblinear(X, y, loss)["gap"] <= solver.GAP
     assert -1e-12 <= solver.solve_here(X, y, loss).certificate.relative_gap <= solver.GAP
@@ -94,28 +100,41 @@ def test_figures_of_kernels_are_whole() -> None:
 
 
 def test_rounds_are_measured_in_a_process_of_their_own() -> None:
-    """Time and memory of a small network, with the sizes that were asked for."""
-    found = scale.rounds_of(20, 5, samples=3, d=4, steps=2, threads=1)
-    assert (found["terminals"], found["tasks"], found["d"]) == (20, 5, 4)
-    assert found["ns_per_step"] == pytest.approx(1e9 * found["seconds"] / (20 * 2))
-    assert found["data_mb"] == pytest.approx(20 * 3 * 4 * 4 / 1e6)
+    """A fresh process measures time and memory of a small network with the given sizes."""
+    figures = timing.rounds_of(20, 5, samples=3, d=4, steps=2, threads=1)
+    assert (figures["terminals"], figures["tasks"], figures["d"]) == (20, 5, 4)
+    assert figures["ns_per_step"] == pytest.approx(1e9 * figures["seconds"] / (20 * 2))
+    assert figures["data_mb"] == pytest.approx(20 * 3 * 4 * 4 / 1e6)
 
 
 def test_large_federations_repeat_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only so many random numbers are drawn; the rows beyond are copies, of unit norm, each in its own place."""
-    monkeypatch.setattr(measure, "DISTINCT", 40)
-    data = measure.federation(2, 3, 4, 5)
+    """Rows beyond the drawn numbers are copies, of unit norm."""
+    monkeypatch.setattr(timing, "DISTINCT", 40)
+    data = timing.federation(2, 3, 4, 5)
     assert data.X.shape == (24, 5)
     np.testing.assert_array_equal(data.X[:8], data.X[8:16])
     np.testing.assert_allclose(np.linalg.norm(data.X, axis=1), 1.0, rtol=1e-6)
 
 
+def test_the_script_runs_from_any_folder(tmp_path: Path) -> None:
+    """`benchmarks/speed.py --help` lists its options, wherever the user stands."""
+    shown = subprocess.run([*SCRIPT, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "--quick" in shown.stdout
+    assert "--json" in shown.stdout
+
+
+def test_the_table_has_every_main_ratio() -> None:
+    """The table of the quick figures has a line for every main ratio, and for each number of features."""
+    figures = {name: 0.5 for name, _, _ in speed.MAIN}
+    assert len(speed.text({**figures, "numpy_step_ratio": {"9": 100.0}}).splitlines()) == len(speed.MAIN) + 1
+
+
 @pytest.mark.slow
-def test_the_quick_benchmark_says_what_it_must() -> None:
-    """One JSON object with the ratios by which speed is judged."""
-    command = [sys.executable, "-c", "from rhfedmtl.cli.main import main; main()", "bench", "--quick", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def test_the_quick_benchmark_gives_all_ratios(tmp_path: Path) -> None:
+    """`benchmarks/speed.py --quick --json` prints a JSON object with all ratios."""
+    done = subprocess.run([*SCRIPT, "--quick", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
     figures = json.loads(done.stdout)
-    for name in ("cpu_stream_fraction", "thread_speedup", "seconds_to_gap_ratio"):
-        assert figures[name] > 0.0
+    ratios = {name for name, _, _ in speed.MAIN}
+    assert figures.keys() == ratios | {"numpy_step_ratio", "gap_problem", "details", "machine"}
+    assert all(figures[name] > 0.0 for name in ratios - {"memory_beyond_data"})
     assert set(figures["numpy_step_ratio"]) == {"9", "561"}

@@ -1,1 +1,0 @@
-"""How fast the library is on this machine: ratios measured in one run, for ``rhfedmtl bench`` and ``benchmarks/``."""
