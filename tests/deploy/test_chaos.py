@@ -213,6 +213,11 @@ def check(folder: Path, faults: int, seed: int, lies: Sequence[str] = (), *, lig
     return done
 
 
+def test_two_faults(tmp_path: Path) -> None:
+    """A quick case of the storms, so that every run of the suite shows if they break."""
+    check(tmp_path / "net", faults=2, seed=3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("light", [False, True])
 def test_a_short_storm(tmp_path: Path, light: bool) -> None:
