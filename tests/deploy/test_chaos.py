@@ -214,7 +214,7 @@ def check(folder: Path, faults: int, seed: int, lies: Sequence[str] = (), *, lig
 
 
 def test_two_faults(tmp_path: Path) -> None:
-    """A quick case of the storms, so that every run of the suite shows if they break."""
+    """Run a quick case of the storms in every suite."""
     check(tmp_path / "net", faults=2, seed=3)
 
 
