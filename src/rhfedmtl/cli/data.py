@@ -164,12 +164,9 @@ def list_command(as_json: AsJson = False) -> None:
         own = [key for key in settings if key not in COLUMNS and key not in entry.sizes]
         if own:
             lines.append("--set " + ", ".join(f"{key}={settings[key]}" for key in own))
-        blocks.append("\n".join([name, *(_indented(line) for line in lines)]))
+        indent: Any = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
+        blocks.append("\n".join([name, *(textwrap.fill(line, width(), **indent) for line in lines)]))
     _show({"datasets": facts}, "\n".join(blocks), as_json)
-
-
-def _indented(line: str) -> str:
-    return textwrap.fill(line, width(), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 @app.command()

@@ -40,7 +40,9 @@ def doctor(as_json: AsJson = False) -> None:
 
     rhfedmtl doctor --json
     """
-    facts = {"rhfedmtl": __version__, "python": platform.python_version(), **_machine(), **_packages()}
+    facts = {"rhfedmtl": __version__, "python": platform.python_version(), **_machine()}
+    facts["core"] = {name: _version(name) for name in CORE}
+    facts["extras"] = {extra: {name: _version(name) for name in names} for extra, (names, _) in EXTRAS.items()}
     facts |= _plugins() | _speed()
     if as_json:
         print_json(facts)
@@ -61,11 +63,6 @@ def _machine() -> dict[str, Any]:
         "cache": str(cache_folder()),
         "data_folder": os.environ.get("RHFEDMTL_DATA"),
     }
-
-
-def _packages() -> dict[str, Any]:
-    extras = {extra: {name: _version(name) for name in names} for extra, (names, _) in EXTRAS.items()}
-    return {"core": {name: _version(name) for name in CORE}, "extras": extras}
 
 
 def _plugins() -> dict[str, Any]:

@@ -203,7 +203,8 @@ class _Asked:
         self.filled: list[str] = []
         self.same: dict[str, str] = {}
         self.without_task: list[int] = []
-        self.column = task_column or _learned_column(models) or "task"
+        request = models.provenance.get("configuration", {}).get("request", {})
+        self.column = task_column or request.get("settings", {}).get("task") or "task"
         known = models.preparation
         texts = [] if known is None else [known.columns[j] for j in known.texts]
         gaps = GAPS if known is None or not known.gap_words else GAPS | set(known.gap_words)
@@ -267,13 +268,6 @@ class _Asked:
         if len(free) <= models.n_features:
             return free
         return [name for name in free if not is_index(name, self.table[name])]
-
-
-def _learned_column(models: TaskModels) -> str | None:
-    """Column of tasks in the table that the models were trained on, where their file knows it."""
-    request = models.provenance.get("configuration", {}).get("request", {})
-    column: str | None = request.get("settings", {}).get("task")
-    return column
 
 
 def _same_numbers(models: TaskModels, words: set[str]) -> dict[str, str]:

@@ -78,7 +78,12 @@ class Dashboard:
     def __init__(self, place: Path) -> None:
         self.place, self.announcer = place, Announcer()
         self.index = None if is_network(place) else Index(place)
-        self.network = _watched(place) if self.index is None else None
+        self.network: Watched | None = None
+        if self.index is None:
+            from rhfedmtl.deploy.operator import Operator
+
+            operator = Operator(place)
+            self.network = Watched(place, operator.command, operator.last_result)
         first = "Runs" if self.index is not None else "Network"
         self.views = {first: "/", "What if": "/whatif"}
 
@@ -146,13 +151,6 @@ class Dashboard:
 
     async def _events(self, _: Request) -> Response:
         return StreamingResponse(self.announcer.stream(), media_type="text/event-stream")
-
-
-def _watched(place: Path) -> Watched:
-    from rhfedmtl.deploy.operator import Operator
-
-    operator = Operator(place)
-    return Watched(place, operator.command, operator.last_result)
 
 
 async def _static(request: Request) -> Response:

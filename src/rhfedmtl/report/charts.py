@@ -282,14 +282,11 @@ def ticks(axis: Axis, most: int = 6) -> list[float]:
         return list(range(0, len(axis.names), -(-len(axis.names) // most)))
     if axis.scale == "log" and (found := _decades(axis.low, axis.high, most)):
         return found
-    step = _round_step(max((axis.high - axis.low) / most, float(axis.whole)))
+    least = max((axis.high - axis.low) / most, float(axis.whole))
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= least * (1.0 - 1e-9))
     first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
-
-
-def _round_step(least: float) -> float:
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= least * (1.0 - 1e-9))
 
 
 def _decades(low: float, high: float, most: int) -> list[float]:

@@ -80,17 +80,13 @@ def save(charts: Sequence[Chart], folder: Path, prefix: str) -> list[Path]:
                 figure = draw(chart)
                 figure.draw_without_rendering()  # lays out once, for both files
                 figure.set_layout_engine("none")
-                for ending in ("pdf", "png"):
+                # Without a date the same records give the same bytes.
+                for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {})):
                     paths.append(folder / f"{prefix}-{chart.key}.{ending}")
-                    figure.savefig(paths[-1], dpi=200, metadata=_undated(ending))
+                    figure.savefig(paths[-1], dpi=200, metadata=metadata)
     except OSError as error:
         raise ConfigError(f"cannot write figures to {folder}: {error.strerror}; choose another --out") from error
     return paths
-
-
-def _undated(ending: str) -> dict[str, Any]:
-    """Metadata without a date: the same records give the same bytes."""
-    return {"CreationDate": None} if ending == "pdf" else {}
 
 
 def draw(chart: Chart) -> Any:
@@ -143,17 +139,13 @@ def _panel(panel: Any, chart: LineChart) -> None:
 
 def _scale(panel: Any, axis: Axis, which: str) -> None:
     """Limits, scale, and the same ticks as in the report."""
+    from matplotlib.ticker import NullLocator
+
     getattr(panel, f"set_{which}scale")(axis.scale)
     getattr(panel, f"set_{which}lim")(axis.low, axis.high)
     places = ticks(axis, 6)
     getattr(panel, f"set_{which}ticks")(places, [axis.text(value) for value in places])
-    getattr(panel, f"{which}axis").set_minor_locator(_no_ticks())
-
-
-def _no_ticks() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
+    getattr(panel, f"{which}axis").set_minor_locator(NullLocator())
 
 
 def _series(panel: Any, series: Series, *, band: bool) -> None:

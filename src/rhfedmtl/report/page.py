@@ -21,16 +21,19 @@ def page(chapters: Sequence[Chapter], *, title: str, made: str) -> str:
     """The whole report; ``made`` says from what it was made, and by which version."""
     many = len(chapters) > 1
     body = "".join(chapter_html(chapter, many=many, number=i + 1) for i, chapter in enumerate(chapters))
-    overview = _contents(chapters), _glance(chapters)
-    contents, glance = overview if many else ("", "")
+    links = "".join(f'<li><a href="#{escape(c.name)}">{escape(c.title)}</a></li>' for c in chapters)
+    contents = f'<nav class="contents" aria-label="Contents"><div><p>Contents</p><ol>{links}</ol></div></nav>'
+    overview = (contents, _glance(chapters)) if many else ("", "")
+    button = '<button type="button" class="theme" aria-label="Switch between light and dark" hidden>Dark</button>'
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n<link rel="icon" href="data:,">\n'
         f"<title>{escape(title)}</title>\n<style>\n{stylesheet()}</style>\n</head>\n<body>\n"
         f'<a class="skip" href="#main">Skip to the results</a>\n{svg.symbols()}\n'
-        f'<div class="page{" many" if many else ""}">\n{_top(title, made)}\n{contents}\n'
-        f'<main id="main">\n{glance}{body}\n'
+        f'<div class="page{" many" if many else ""}">\n'
+        f'<header class="top">{button}<p class="eyebrow">{escape(made)}</p><h1>{escape(title)}</h1></header>\n'
+        f'{overview[0]}\n<main id="main">\n{overview[1]}{body}\n'
         f"</main>\n</div>\n<script>\n{script()}</script>\n</body>\n</html>\n"
     )
 
@@ -53,16 +56,6 @@ def _colours() -> str:
     variables = "".join(f"--c{i}: light-dark({light}, {dark}); " for i, (light, dark) in enumerate(PALETTE))
     classes = "".join(f".c{i} {{ --c: var(--c{i}); }} " for i in range(len(PALETTE)))
     return f":root {{ {variables}}}\n{classes}\n"
-
-
-def _top(title: str, made: str) -> str:
-    button = '<button type="button" class="theme" aria-label="Switch between light and dark" hidden>Dark</button>'
-    return f'<header class="top">{button}<p class="eyebrow">{escape(made)}</p><h1>{escape(title)}</h1></header>'
-
-
-def _contents(chapters: Sequence[Chapter]) -> str:
-    links = "".join(f'<li><a href="#{escape(c.name)}">{escape(c.title)}</a></li>' for c in chapters)
-    return f'<nav class="contents" aria-label="Contents"><div><p>Contents</p><ol>{links}</ol></div></nav>'
 
 
 def _glance(chapters: Sequence[Chapter]) -> str:

@@ -83,7 +83,9 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
     chosen = choices(result, styles) if on_the_way else None
     yield Section("along", "Along the way", where, (*on_the_way, *views.steps(result, styles)), choices=chosen)
     yield Section("bill", "Where the budget went", where, tuple(views.bills(result)), tables.bill(result))
-    yield _answers(result, where)
+    asked = views.everybody_answered(result)
+    text = f"{where} Every terminal that was asked answered." if asked else where
+    yield Section("answers", "Who answered", text.strip(), tuple(views.answers(result)), tells=asked > 0.0)
     yield _tasks(result, styles, where)
     text = f"{where} 1 means that two tasks move as one, 0 that they ignore each other."
     yield Section("ties", "Task relationship", text.strip(), tuple(views.relationships(result)))
@@ -117,12 +119,6 @@ def _asked(result: StudyResult, styles: Styles) -> Iterator[Section]:
         yield Section("work", "Chosen work", charts=tuple(views.work(result, styles)), folded=False, paired=True)
     if "trajectories" in wanted:
         yield Section("trajectories", "Task by task", _where(result), tuple(views.trajectories(result)), folded=False)
-
-
-def _answers(result: StudyResult, where: str) -> Section:
-    asked = views.everybody_answered(result)
-    text = f"{where} Every terminal that was asked answered." if asked else where
-    return Section("answers", "Who answered", text.strip(), tuple(views.answers(result)), tells=asked > 0.0)
 
 
 def _tasks(result: StudyResult, styles: Styles, where: str) -> Section:

@@ -97,8 +97,10 @@ def _plot(chart: LineChart, height: int, *, labels: bool) -> str:
     direct = _end_labels(chart, named, height) if 1 < len(named) <= 8 else ""
     inner = "".join(_strokes(chart, s, height) for s in chart.series)
     marks = "".join(_marks(chart, s, height) for s in chart.series)
+    names = ", ".join(s.label for s in chart.series)
+    alt = f"{chart.title}: {chart.y.label} over {chart.x.label} for {names}. The values stand in the table below."
     drawn = (
-        f'<svg class="frame" height="{height}" role="img" aria-label="{escape(_alt(chart))}">'
+        f'<svg class="frame" height="{height}" role="img" aria-label="{escape(alt)}">'
         f"{_grid(chart, height, labels=labels)}"
         f'<svg class="stretched" viewBox="0 0 {INNER} {height}" preserveAspectRatio="none" width="100%" '
         f'height="{height}">{inner}</svg>{marks}{direct}<g class="pointer"></g></svg>'
@@ -109,11 +111,6 @@ def _plot(chart: LineChart, height: int, *, labels: bool) -> str:
         f'<div class="plot {kinds}"><p class="y-label">{escape(chart.y.label)}</p>'
         f'<div class="canvas">{drawn}</div><p class="x-label">{escape(chart.x.label)}</p>{data}</div>'
     )
-
-
-def _alt(chart: LineChart) -> str:
-    names = ", ".join(s.label for s in chart.series)
-    return f"{chart.title}: {chart.y.label} over {chart.x.label} for {names}. The values stand in the table below."
 
 
 def _grid(chart: LineChart, height: int, *, labels: bool) -> str:

@@ -103,19 +103,14 @@ def work(result: StudyResult, styles: Styles) -> list[Chart]:
     if len(result.study.along) < 2:
         return []
     charts: list[Chart] = []
-    for key, label, of in (("chosen-h", "H (local steps per round)", _median_steps), ("rounds", "rounds", _rounds)):
+    works: tuple[tuple[str, str, str, Callable[[Summary], float]], ...] = (
+        ("chosen-h", "Chosen H", "H (local steps per round)", lambda summary: float(np.median(summary.local_steps))),
+        ("rounds", "Number of rounds", "rounds", lambda summary: float(summary.rounds)),
+    )
+    for key, title, label, of in works:
         parts = [_work_at(result, at, Axis(label, low=0.0), of, styles) for at in result.study.others]
-        title = "Chosen H" if key == "chosen-h" else "Number of rounds"
         charts += _together(key, title, parts, _bands(result))
     return charts
-
-
-def _median_steps(found: Summary) -> float:
-    return float(np.median(found.local_steps))
-
-
-def _rounds(found: Summary) -> float:
-    return float(found.rounds)
 
 
 def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Summary], float], styles: Styles) -> LineChart:
@@ -146,12 +141,13 @@ def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
     x = Axis("round (BS iteration)" if kind is None else f"spent ({unit(kind)})", whole=kind is None)
     charts: list[Chart] = []
     name = metric_name(result.study.metric)
-    for column, title, y in (
-        (result.study.metric, f"{name} against what was spent", metric_axis(result.study.metric)),
-        ("gap", "Certified gap against what was spent", Axis("duality gap (log scale)", "log")),
+    medians = "Lines are medians over seeds, bands hold the middle half of them." if result.study.seeds > 1 else ""
+    for column, title, y, bands in (
+        (result.study.metric, f"{name} against what was spent", metric_axis(result.study.metric), _bands(result)),
+        ("gap", "Certified gap against what was spent", Axis("duality gap (log scale)", "log"), medians),
     ):
         series = _trajectories(result, at, column, kind, styles, ranked=column == "gap")
-        note = f"{_bands(result) if column != 'gap' else _gap_note(result)} {_without_line(result, at, series)}"
+        note = f"{bands} {_without_line(result, at, series)}"
         charts += _together(f"{column.replace('_', '-')}-spent", title, [LineChart("", "", x, y, series)], note.strip())
     return charts
 
@@ -162,10 +158,6 @@ def _without_line(result: StudyResult, at: At, series: tuple[Series, ...]) -> st
     ended = [name for name in result.running if any(record.result for record in result.records(name, at))]
     missing = [result.labels[name] for name in ended if result.labels[name] not in drawn]
     return f"Not drawn, as it was measured only once on its way: {'; '.join(missing)}." if missing and drawn else ""
-
-
-def _gap_note(result: StudyResult) -> str:
-    return "Lines are medians over seeds, bands hold the middle half of them." if result.study.seeds > 1 else ""
 
 
 def _trajectories(

@@ -125,7 +125,10 @@ def _derived(result: StudyResult) -> str:
     where = f"At {said(at)}, " if at else ""
     reached = f"{result.labels[best.variant]} reaches {metric_name(result.study.metric)} {_cell(best)}"
     if len(ranked) == 1:
-        return f"{where}{reached}{_of_one_run(result, best, at)}."
+        record = result.records(best.variant, at)[0]
+        size = f" over {len(record.tasks)} tasks after {best.rounds:g} rounds" if len(record.tasks) > 1 else ""
+        ending = "" if record.result is None else f"; its certificate: {record.result.certified}"
+        return f"{where}{reached}{size}{ending}."
     return f"{where}{reached}, {_margin(result, best, ranked[1], result.labels[ranked[1].variant])}."
 
 
@@ -161,12 +164,6 @@ def _margin(result: StudyResult, best: Cell, second: Cell, other: str) -> str:
     if ahead <= half:
         return f"which is not distinguishable from {other} ({signed(ahead)} ± {half:.3f}, {pair})"
     return f"better than {other} by {ahead:.3f} ± {half:.3f} ({pair})"
-
-
-def _of_one_run(result: StudyResult, best: Cell, at: At) -> str:
-    record = result.records(best.variant, at)[0]
-    text = f" over {len(record.tasks)} tasks after {best.rounds:g} rounds" if len(record.tasks) > 1 else ""
-    return text if record.result is None else f"{text}; its certificate: {record.result.certified}"
 
 
 MEANING = (
