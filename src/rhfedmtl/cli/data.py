@@ -180,15 +180,6 @@ def fetch(name: Name, as_json: AsJson = False) -> None:
     _show({"name": name, "path": str(path)}, f"{name}: {path}", as_json)
 
 
-def _describe(request: Request, seed: int, as_json: bool) -> None:
-    """Describe rows before the split, or a federation where the data comes as one."""
-    from rhfedmtl.data import describe
-
-    made = DATASETS[request.data].federated
-    data = request.federation(seed) if made else request.source()
-    _show(describe.summary(data), describe.text(data), as_json)
-
-
 def _named(command: Callable[..., R]) -> Callable[..., R]:
     """The same with the data set as an argument instead of the option ``--data``."""
     return expand(command, "request", OPTIONS | {"data": (NameOrPath, None)}, request_from_options)
@@ -205,7 +196,11 @@ def describe(request: Request, seed: Seed = 0, as_json: AsJson = False) -> None:
 
     rhfedmtl data describe --path sites.csv --label y --task site
     """
-    _describe(request, seed, as_json)
+    from rhfedmtl.data.describe import summary, text
+
+    made = DATASETS[request.data].federated
+    data = request.federation(seed) if made else request.source()
+    _show(summary(data), text(data), as_json)
 
 
 @app.command()

@@ -185,10 +185,6 @@ def compare(
     if as_json:
         print_json({"runs": runs, "settings": settings, "results": results})
         return
-    _side_by_side(runs, settings, results)
-
-
-def _side_by_side(runs: list[str], settings: dict[str, list[Any]], results: dict[str, list[Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

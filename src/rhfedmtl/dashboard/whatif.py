@@ -149,12 +149,6 @@ def values(query: Mapping[str, str]) -> dict[str, float]:
     return {slider.name: slider.read(query.get(slider.name, ""))[0] for slider in SLIDERS}
 
 
-def _replaced(query: Mapping[str, str]) -> str:
-    """What was asked for and is not what is shown."""
-    notes = (slider.read(query.get(slider.name, ""))[1] for slider in SLIDERS)
-    return "".join(f'<p class="finding odds">{escape(note)}</p>' for note in notes if note)
-
-
 def view(query: Mapping[str, str], folder: Path) -> str:
     """Sliders, and the answer beneath."""
     asked = Scenario.of(query, folder)
@@ -165,10 +159,12 @@ def view(query: Mapping[str, str], folder: Path) -> str:
         + "</fieldset>"
         for title, group in GROUPS.items()
     )
+    notes = (slider.read(query.get(slider.name, ""))[1] for slider in SLIDERS)
+    changed = "".join(f'<p class="finding odds">{escape(note)}</p>' for note in notes if note)
     return (
         '<h1>What if</h1><p class="text">What a budget buys, before any of it is spent. Move a slider, or type a '
         f'number; the address keeps them.</p><form class="whatif" action="/whatif">{fields}</form>'
-        f'<div id="answer">{_replaced(query)}{answer(asked)}</div>'
+        f'<div id="answer">{changed}{answer(asked)}</div>'
     )
 
 

@@ -124,11 +124,14 @@ def opening(subject: Federation | DataShape, method: DualMethod, settings: Setti
     if not features:
         return []
     layout, scaled = _layout(subject), features if settings.scale.startswith("standard") else 0
-    labels = method.intercept and _regression(subject, method)
-    known = subject.preparation if isinstance(subject, Federation) else None
+    if isinstance(subject, Federation):
+        preparation, numbers = subject.preparation, subject.kind == "regression"
+    else:
+        preparation, numbers = None, not method.loss.classifier
+    labels = method.intercept and numbers
     among = method.channel.masked_among(layout.members)
     below, above = round_zero_bytes(
-        scaled, labels=labels, preparation=known, masked_among=among, channel=method.channel
+        scaled, labels=labels, preparation=preparation, masked_among=among, channel=method.channel
     )
     return round_zero_events(layout, below, above)
 
@@ -154,7 +157,3 @@ def _layout(subject: Federation | DataShape) -> Placement:
     if isinstance(subject, DataShape):
         return Placement(np.repeat(np.arange(subject.tasks), subject.terminals), subject.tasks)
     return Placement(subject.terminal_task.astype(np.int64), subject.n_tasks)
-
-
-def _regression(subject: Federation | DataShape, method: DualMethod) -> bool:
-    return subject.kind == "regression" if isinstance(subject, Federation) else not method.loss.classifier

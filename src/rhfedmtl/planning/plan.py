@@ -298,17 +298,15 @@ class _Planner:
         frozen = isinstance(self.policy, Theoretical) and self.dry_run.first is not None
         policy = Frozen(self.dry_run.first) if frozen and self.dry_run.first else self.policy
         ends = []
+        paid = (self.start if self.pilot is None else self.pilot.end).ledger.spent[name]
         for factor in (1.0 + _NUDGE, 1.0 - _NUDGE):
             limit = self.budget[name] * factor
-            if limit >= self._paid_already(name):
+            if limit >= paid:
                 ends.append((limit, self._value(self._dry_run(policy, {**self.budget, name: limit}))))
         if len(ends) < 2:
             ends.append((self.budget[name], self._value(self.dry_run)))
         (more, at_more), (less, at_less) = ends
         return max(0.0, (at_less - at_more) / (more - less)) if more > less else 0.0
-
-    def _paid_already(self, name: str) -> float:
-        return (self.start if self.pilot is None else self.pilot.end).ledger.spent[name]
 
     def _value(self, done: DryRun) -> float:
         """Logarithm of what is left to gain: of the gap where a pilot can tell, else of the model's suboptimality."""
@@ -366,18 +364,18 @@ class _Planner:
             H = np.unique(np.concatenate([np.arange(1, 17), np.geomspace(1, most, CURVE_POINTS).astype(np.int64)]))
         rounds = cost_curve(self.start.prices, self.start.round_event(1), H)
         bound = self.policy.forecast(self.start, most) if isinstance(self.policy, Theoretical) else None
-        return [self._point(int(h), {name: float(c[i]) for name, c in rounds.items()}, bound) for i, h in enumerate(H)]
-
-    def _point(self, h: int, round_cost: dict[str, float], bound: Any) -> CurvePoint:
         cloud = event_totals(self.start.prices, self.start.cloud_event())
-        price = {name: amount + cloud[name] for name, amount in round_cost.items()}
-        most = self.settings.max_rounds if self.budget else self.dry_run.rounds
-        times = times_affordable(price, self.start.ledger.room, most)
-        remaining = math.exp(times * float(self.outlook.log_left(effort(self.start, self.outlook, h))))
-        if bound is None:
-            return CurvePoint(h, round_cost, times, remaining)
-        cost = {name: float(curve[h - 1]) for name, curve in bound.cost.items()}
-        return CurvePoint(h, round_cost, times, remaining, float(bound.K[h - 1]), cost)
+        most_rounds = self.settings.max_rounds if self.budget else self.dry_run.rounds
+        points = []
+        for i, h in enumerate(H.tolist()):
+            round_cost = {name: float(c[i]) for name, c in rounds.items()}
+            price = {name: amount + cloud[name] for name, amount in round_cost.items()}
+            times = times_affordable(price, self.start.ledger.room, most_rounds)
+            remaining = math.exp(times * float(self.outlook.log_left(effort(self.start, self.outlook, h))))
+            K = None if bound is None else float(bound.K[h - 1])
+            cost = None if bound is None else {name: float(curve[h - 1]) for name, curve in bound.cost.items()}
+            points.append(CurvePoint(h, round_cost, times, remaining, K, cost))
+        return points
 
     def _shape(self) -> dict[str, Any]:
         """Sizes that the plan was made for."""

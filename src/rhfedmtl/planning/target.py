@@ -162,7 +162,8 @@ def seek(
     settings, budget = settings or Settings(), budget or Budget({})
     if points < 2 or refinements < 0:
         raise ConfigError(f"points={points} must be at least 2, refinements={refinements} at least 0")
-    _refuse_own_end(policy)
+    if isinstance(policy, Fixed) and policy.cloud_rounds is not None:
+        raise ConfigError("a search for a budget needs runs that end with it: leave out --cloud-rounds")
     resource = sought(cost, budget, resource)
     limits = {name: limit for name, limit in budget.items() if name != resource}
     if not federations:
@@ -383,8 +384,3 @@ def mean_interval(values: np.ndarray[Any, np.dtype[np.float64]], *, logarithmic:
     half = half or 0.0
     ends = (mean, mean - half, mean + half)
     return tuple(math.exp(end) for end in ends) if logarithmic else ends  # type: ignore[return-value]
-
-
-def _refuse_own_end(policy: Policy) -> None:
-    if isinstance(policy, Fixed) and policy.cloud_rounds is not None:
-        raise ConfigError("a search for a budget needs runs that end with it: leave out --cloud-rounds")
