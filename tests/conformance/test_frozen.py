@@ -37,6 +37,8 @@ from rhfedmtl.training.result import Result
 FILE = Path(__file__).with_name("frozen.json")
 DIGITS = 9
 UNFROZEN = ("versions", "key", "command", "weights")
+NESTED = ("seconds", "solver", "rounds_by_solver")
+"""Left out of digests at every level."""
 TOLERANCE = 1e-7
 """Relative; a gap is compared relative to the objective, weights and metrics relative to the largest of their row."""
 WEIGHTS = 5
@@ -82,7 +84,7 @@ def cpu_name() -> str:
 def rounded(value: Any) -> Any:
     """Return the same structure with every float rounded to `DIGITS` digits."""
     if isinstance(value, dict):
-        return {name: rounded(part) for name, part in value.items() if name != "seconds"}
+        return {name: rounded(part) for name, part in value.items() if name not in NESTED}
     if isinstance(value, list | tuple):
         return [rounded(part) for part in value]
     return float(f"{value:.{DIGITS}g}") + 0.0 if isinstance(value, float) else value

@@ -201,7 +201,13 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     else:
         more = {"weights": known.weights_text()}
         more |= {"unseen tasks": f"{models.unseen_words}"} if len(models.tasks) > 1 else {}
-        _print_result(facts, run.federation.task_names, result, more)
+        if result.metrics:
+            _print_metrics(facts, run.federation.task_names, result)
+        else:
+            typer.echo(f"{facts['algorithm']}: no task has test rows, so nothing was tested")
+        for name, text in (*_closing_facts(facts), *more.items()):
+            fact(name, text)
+        typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
     if result.stopped == "interrupted":
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
@@ -319,16 +325,6 @@ def _state(progress: Progress) -> str:
         parts.append(f"relative gap {progress.certificate.relative_gap:.1e}")
     parts += [f"{name} left {amount(left)}" for name, left in progress.left.items() if left != float("inf")]
     return "  ".join(parts)
-
-
-def _print_result(facts: dict[str, Any], tasks: tuple[str, ...], result: Result, more: dict[str, str]) -> None:
-    if result.metrics:
-        _print_metrics(facts, tasks, result)
-    else:
-        typer.echo(f"{facts['algorithm']}: no task has test rows, so nothing was tested")
-    for name, text in (*_closing_facts(facts), *more.items()):
-        fact(name, text)
-    typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
 
 
 def _print_metrics(facts: dict[str, Any], tasks: tuple[str, ...], result: Result) -> None:

@@ -153,7 +153,9 @@ def _server_iteration(s: Situation, plan: Plan, outlook: ProgressModel, most_rou
     spent = s.server_iteration()
     rounds = terminal_steps = 0
     ahead = None
-    for count, stations in _segments(plan.station_rounds):
+    least, most = int(plan.station_rounds.min()), int(plan.station_rounds.max())
+    # If K_b differ, the working stations change from round to round.
+    for count, stations in [(most, None)] if least == most else [(1, plan.station_rounds > k) for k in range(most)]:
         event = replace(s.round_event(plan.local_steps, stations), ahead=ahead)
         price, ahead = event_totals(s.prices, event), waited(s.prices, event)
         left = {name: limit - spent[name] for name, limit in room.items()}
@@ -171,12 +173,6 @@ def _server_iteration(s: Situation, plan: Plan, outlook: ProgressModel, most_rou
     K = min(float(rounds), float(plan.station_rounds.mean()))
     log_left = float(outlook.log_left(effort(s, outlook, plan.local_steps), K))
     return _Stage(plan, rounds, terminal_steps, spent, log_left)
-
-
-def _segments(station_rounds: IntArray) -> list[tuple[int, npt.NDArray[np.bool_] | None]]:
-    """Numbers of rounds that cost the same, and who works in them: single rounds where K_b differ."""
-    least, most = int(station_rounds.min()), int(station_rounds.max())
-    return [(most, None)] if least == most else [(1, station_rounds > k) for k in range(most)]
 
 
 def _repeats(policy: Policy, s: Situation, stage: _Stage, most_rounds: int) -> int:

@@ -163,15 +163,14 @@ def plan(
         if keep is not None:
             pilot.save(keep)
     used = weights_of(method.relationship, start.layout.n_tasks) if pilot is None else pilot.weights
-    found = _Planner(subject, policy, settings, start, pilot, faults, used).report()
-    return found if weights is None else replace(found, notes=[*found.notes, _weights_note(weights)])
-
-
-def _weights_note(weights: OpenWeights) -> str:
-    """What a run with open weights does, and for which the plan was made."""
+    report = _Planner(subject, policy, settings, start, pilot, faults, used).report()
+    if weights is None:
+        return report
     if weights.found is not None:
-        return f"weights chosen in the first rounds, as `train` does: {weights.found.text()}"
-    return f"`train` may choose another {' and '.join(weights.auto)} unless you give it"
+        note = f"weights chosen in the first rounds, as `train` does: {weights.found.text()}"
+    else:
+        note = f"`train` may choose another {' and '.join(weights.auto)} unless you give it"
+    return replace(report, notes=[*report.notes, note])
 
 
 def plan_private(

@@ -76,7 +76,12 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
         yield Section("table", "All cells", table=tables.grid(result), folded=False)
         yield Section("overall", "All of them at once", table=tables.whole_axis(result), folded=False)
     else:
-        yield _at_one_place(result)
+        at = focus(result)
+        runs = result.records(result.study.reference, at)
+        if len(result.study.variants) == 1 and len(runs) == 1:
+            yield Section("table", "Result by task", table=tables.tasks(runs[0]), folded=False)
+        else:
+            yield Section("table", "Side by side", where, table=tables.ranking(result, at), folded=False)
         yield from _asked(result, styles)
     yield Section("certificates", "Certificates, and tuned settings", table=tables.certificates(result))
     on_the_way = tuple(views.along_spent(result, styles))
@@ -92,15 +97,6 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
     if len(result.places) > 1:
         yield Section("differences", "Every difference, tested", table=tables.differences(result))
     yield Section("repeat", "Repeat it", commands=tuple(_commands(result)))
-
-
-def _at_one_place(result: StudyResult) -> Section:
-    """Variants side by side, or the tasks of a single run."""
-    at = focus(result)
-    found = result.records(result.study.reference, at)
-    if len(result.study.variants) == 1 and len(found) == 1:
-        return Section("table", "Result by task", table=tables.tasks(found[0]), folded=False)
-    return Section("table", "Side by side", _where(result), table=tables.ranking(result, at), folded=False)
 
 
 def _drawn(result: StudyResult) -> bool:

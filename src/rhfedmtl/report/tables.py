@@ -271,21 +271,21 @@ def _known(value: float | None) -> str:
 
 def differences(result: StudyResult) -> Table | None:
     """Every variant against the reference at every place: the difference, its interval, and the verdict in words."""
-    groups = [(said(at), tuple(_tested(result, at))) for at in result.places]
-    known = tuple((name, rows) for name, rows in groups if rows)
-    if not known:
+    groups = []
+    for at in result.places:
+        tested = [(label, result.cell(name, at)) for name, label in result.labels.items()]
+        rows = tuple(
+            (TableCell(label), TableCell(_difference(*cell.against)), TableCell(cell.verdict or "one seed: no test"))
+            for label, cell in tested
+            if cell.against is not None
+        )
+        if rows:
+            groups.append((said(at), rows))
+    if not groups:
         return None
     name, reference = metric_name(result.study.metric), result.labels[result.study.reference]
     note = f"{name[:1].upper()}{name[1:]} minus that of {reference}, paired over seeds; positive is better."
-    return Table(("", "difference, 95 % interval", "verdict"), known, note)
-
-
-def _tested(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
-    for name, label in result.labels.items():
-        cell = result.cell(name, at)
-        if cell.against is not None:
-            verdict = cell.verdict or "one seed: no test"
-            yield TableCell(label), TableCell(_difference(*cell.against)), TableCell(verdict)
+    return Table(("", "difference, 95 % interval", "verdict"), tuple(groups), note)
 
 
 def _difference(difference: float, half: float | None) -> str:
