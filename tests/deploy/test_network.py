@@ -399,7 +399,7 @@ def test_the_commands_make_start_and_end_a_network(tmp_path: Path) -> None:
     assert poor.exit_code != 0
     assert all(words in str(poor.exception) for words in ("one pass over its own rows", "--least-steps"))
     for words in (["status"], ["network", "status"]):
-        with pytest.raises(ConfigError, match=r"no answer .* audit FOLDER --offline"):
+        with pytest.raises(ConfigError, match=r"no answer .* serve cloud --config"):
             command(app, [*words, str(folder)], catch_exceptions=False)
 
 
