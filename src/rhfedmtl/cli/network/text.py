@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import Any
 
 from rich.text import Text
 from rich.tree import Tree
 
-from rhfedmtl.cli.text import amount, certified, printable, private_facts
+from rhfedmtl.cli.text import WIDTH, amount, certified, printable, private_facts
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.roles.words import by_solver, in_words
 
@@ -46,7 +47,8 @@ def closing_lines(status: dict[str, Any]) -> list[str]:
     """What a training came to."""
     lines = [f"{name.replace('_', ' '):<18}{status[name]:.3f}" for name in METRICS if status.get(name) is not None]
     if status.get("gap") is not None:
-        lines.append(f"{'certificate':<18}{certified(status)}{_certified(status, 'as of ')}")
+        words = f"{'certificate':<18}{certified(status)}{_certified(status, 'as of ')}"
+        lines += wrap(words, WIDTH, subsequent_indent=" " * 18)
     took = f": {by_solver(status['rounds_by_solver'])}" if status.get("rounds_by_solver") else ""
     lines.append(f"{'rounds':<18}{status['rounds']} in {status['cloud_rounds']} server iterations{took}")
     for name, spent in status["spent"].items():
