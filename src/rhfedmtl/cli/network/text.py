@@ -43,12 +43,17 @@ def tree(facts: dict[str, Any]) -> Tree:
     return root
 
 
+def closing_text(status: dict[str, Any]) -> str:
+    """Return the closing lines, wrapped at 80 columns."""
+    lines = closing_lines(status)
+    return "\n".join("\n".join(wrap(line, WIDTH, subsequent_indent=" " * 18)) for line in lines)
+
+
 def closing_lines(status: dict[str, Any]) -> list[str]:
     """What a training came to."""
     lines = [f"{name.replace('_', ' '):<18}{status[name]:.3f}" for name in METRICS if status.get(name) is not None]
     if status.get("gap") is not None:
-        words = f"{'certificate':<18}{certified(status)}{_certified(status, 'as of ')}"
-        lines += wrap(words, WIDTH, subsequent_indent=" " * 18)
+        lines.append(f"{'certificate':<18}{certified(status)}{_certified(status, 'as of ')}")
     took = f": {by_solver(status['rounds_by_solver'])}" if status.get("rounds_by_solver") else ""
     lines.append(f"{'rounds':<18}{status['rounds']} in {status['cloud_rounds']} server iterations{took}")
     for name, spent in status["spent"].items():

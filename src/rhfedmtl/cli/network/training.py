@@ -116,9 +116,9 @@ def _show_training(training: dict[str, Any], as_json: bool, export: str) -> None
     if as_json:
         print_json({name: value for name, value in training.items() if name not in _UNSHOWN})
     elif training["state"] == "ended":
-        from rhfedmtl.cli.network.text import closing_lines
+        from rhfedmtl.cli.network.text import closing_text
 
-        typer.echo("\n".join(closing_lines(training)))
+        typer.echo(closing_text(training))
         typer.echo(f"next: {export}")
 
 
