@@ -198,8 +198,9 @@ def test_a_network_is_seen_as_it_trains(opened: Open, tmp_path: Path) -> None:
             subprocess.run([*COMMAND, "network", "stop", str(net)], check=True, stdout=subprocess.DEVNULL)
             assert running.wait(300) == 0
         wait_for(lambda: "rhfedmtl network up" in page.inner_text("#actions"))  # it did not answer at first either
-        assert "does not answer" in page.inner_text("#events")
-        assert "energy" in page.inner_text(".tree")
+        wait_for(lambda: "the network has finished" in page.inner_text("#events"))
+        assert "finished" in page.inner_text(".state.ended")
+        assert "--offline" in page.inner_text("#actions")
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             check_layout(page)

@@ -13,6 +13,7 @@ from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.training.checkpoint import Keeper, read
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.run import Result
 
@@ -78,3 +79,15 @@ def test_the_solver_is_an_option_of_the_merge_that_adapts() -> None:
     assert "solver='dual-ascent'" in repr(build("rhfedmtl", Options.of(solver="dual-ascent"), "binary"))
     refused = CliRunner().invoke(app, ["train", "--solver", "dual-ascent", "--merge", "add", "--budget", "energy=100"])
     assert "solver has no effect on merge add" in str(refused.exception)
+
+
+def test_a_resumed_run_counts_rounds_of_a_solver_that_it_had_not_used(tmp_path: Path) -> None:
+    """The counts are those of a run without a stop."""
+    config = RunConfig("rhfedmtl", REQUEST, Options.of(lambda2=0.01), budget=("energy=2000",))
+    federation = REQUEST.federation(0)
+    whole = config.run(federation)
+    keep = Keeper(tmp_path / "run", {}, seconds=1e9)
+    config.run(federation, keep=keep, watch=lambda now: now.round < 2)
+    again = config.run(federation, start=read(tmp_path / "run"))
+    assert again.rounds_by_solver == whole.rounds_by_solver
+    assert len(whole.rounds_by_solver) == 2

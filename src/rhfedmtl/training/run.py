@@ -9,7 +9,6 @@ import contextlib
 import math
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -232,7 +231,7 @@ class Run:
         free = settings.free_evaluation
         self._certifier = Certifier(self.network, self.cloud, method, self._layout, free=free)
         self.observed: list[Observation] = []
-        self._rounds_by_solver: Counter[str] = Counter()
+        self._rounds_by_solver: dict[str, int] = {}
         self.history: list[Moment] = []
         self._lam, self._coupling = regularisation(method, federation.n_tasks)
         self._solvers = solvers(method)
@@ -754,7 +753,8 @@ class Run:
         self.terminal_steps += total
         seen = done if total else steps
         self.observed.append(Observation(self.round, seen, outcome.answers, outcome.factor, outcome.gains, solver))
-        self._rounds_by_solver[solver if self.method.has_duals else "gradient-steps"] += 1
+        took = solver if self.method.has_duals else "gradient-steps"
+        self._rounds_by_solver[took] = self._rounds_by_solver.get(took, 0) + 1
         if self.private is not None:
             heard = outcome.answers.astype(np.float64)
             variance = self.method.channel.noise_variance(heard)
