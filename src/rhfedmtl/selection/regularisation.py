@@ -233,8 +233,6 @@ class _Path:
 def trimmed_error(values: Float64Array, share: float = TRIM) -> float:
     """Return the standard error of a trimmed mean, by the winsorized variance (Yuen 1974)."""
     count, cut = len(values), int(share * len(values))
-    if count < 2:
-        return 0.0
-    ordered = np.sort(values)
-    winsorized = np.clip(values, ordered[cut], ordered[count - 1 - cut])
-    return float(np.std(winsorized, ddof=1) / ((1.0 - 2.0 * cut / count) * np.sqrt(count)))
+    winsorized = np.sort(values)[cut : count - cut]
+    winsorized = np.pad(winsorized, cut, mode="edge")
+    return float(np.std(winsorized, ddof=1) / ((1.0 - 2.0 * cut / count) * np.sqrt(count))) if count > 1 else 0.0

@@ -45,8 +45,7 @@ def tree(facts: dict[str, Any]) -> Tree:
 
 def closing_text(status: dict[str, Any]) -> str:
     """Return the closing lines, wrapped at 80 columns."""
-    lines = closing_lines(status)
-    return "\n".join("\n".join(wrap(line, WIDTH, subsequent_indent=" " * 18)) for line in lines)
+    return "\n".join("\n".join(wrap(line, WIDTH, subsequent_indent=" " * 18)) for line in closing_lines(status))
 
 
 def closing_lines(status: dict[str, Any]) -> list[str]:

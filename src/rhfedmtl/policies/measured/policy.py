@@ -143,11 +143,8 @@ class Measured:
 
     def schedule(self, s: Situation) -> Schedule | None:
         """Best way to spend what is left of a budget, as the model sees it now; None where no round can be paid."""
-        return self._best(s, self.outlook(s)) if self._payable(s) else None
-
-    def _payable(self, s: Situation) -> bool:
-        """Whether the smallest round can be paid."""
-        return fits(PlanInputs.of(s, self.least_steps).least, s.ledger.room)
+        payable = fits(PlanInputs.of(s, self.least_steps).least, s.ledger.room)
+        return self._best(s, self.outlook(s)) if payable else None
 
     def outlook(self, s: Situation) -> ProgressModel:
         """The model of progress, from prior belief and the last rounds."""
