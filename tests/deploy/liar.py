@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,13 +11,13 @@ from typing import Any
 
 import numpy as np
 from tests.deploy import nets
+from tests.deploy.programs import end, program, say_always
 
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.terminal.program import main
 from rhfedmtl.roles.terminal import Terminal
 
-ROOT = Path(__file__).resolve().parents[2]
 Lie = Callable[[Any], Any]
 
 
@@ -58,17 +57,10 @@ def liar(folder: Path, supervisor: Supervisor, name: str, lie: str) -> Iterator[
 
     It begins at α = 0: where everything is learned already an update is nothing, and so is a multiple of it.
     """
-    if (honest := supervisor.processes.pop(name, None)) is not None:
-        honest.kill()
-        honest.join()
+    end(supervisor, name)
     (folder / name / "state" / "terminal.state").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tests.deploy.liar", str(folder / name), lie]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    try:
+    with program("tests.deploy.liar", str(folder / name), lie):
         yield
-    finally:
-        process.kill()
-        process.communicate()
     supervisor.start([name])
 
 
@@ -85,18 +77,6 @@ def wait_for(operator: Operator, terminal: int, reason: str) -> None:
     assert reason in quarantined(status)[terminal]
 
 
-def lie_always(lie: str) -> None:
-    """Let every terminal of this process say something else."""
-    method, changed = LIES[lie]
-    honest = getattr(Terminal, method)
-
-    def say(self: Terminal, *asked: Any) -> Any:
-        said = honest(self, *asked)
-        return None if said is None else changed(said)
-
-    setattr(Terminal, method, say)
-
-
 if __name__ == "__main__":
-    lie_always(sys.argv[2])
+    say_always(Terminal, *LIES[sys.argv[2]])
     main(["serve", "--while-open", sys.argv[1]])

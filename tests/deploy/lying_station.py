@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.deploy.programs import program, say_always
 
-from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.serve import serve
 from rhfedmtl.deploy.nodes import ROLES
 from rhfedmtl.roles.station import BaseStation
 
-ROOT = Path(__file__).resolve().parents[2]
 Lie = Callable[[Any], Any]
 
 
@@ -42,30 +40,11 @@ LIES: dict[str, tuple[str, Lie, str]] = {
 """Method, change, and a part of the reason that the cloud gives."""
 
 
-@contextmanager
-def lying(folder: Path, supervisor: Supervisor, name: str, lie: str) -> Iterator[None]:
+def lying(folder: Path, name: str, lie: str) -> AbstractContextManager[None]:
     """Run a liar in the place of a station, which must not run yet."""
-    command = [sys.executable, "-m", "tests.deploy.lying_station", str(folder / name), lie]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def lie_always(lie: str) -> None:
-    """Make the station of this process lie."""
-    method, changed, _ = LIES[lie]
-    honest = getattr(BaseStation, method)
-
-    def say(self: BaseStation, *arguments: Any) -> Any:
-        message = honest(self, *arguments)
-        return None if message is None else changed(message)
-
-    setattr(BaseStation, method, say)
+    return program("tests.deploy.lying_station", str(folder / name), lie)
 
 
 if __name__ == "__main__":
-    lie_always(sys.argv[2])
+    say_always(BaseStation, *LIES[sys.argv[2]][:2])
     serve(ROLES["station"](), [Path(sys.argv[1]) / "station.toml"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.deploy.programs import end, program
 
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.serve import serve
@@ -15,8 +16,6 @@ from rhfedmtl.deploy.nodes import ROLES
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.roles.terminal import Terminal
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def refused() -> None:
@@ -79,17 +78,10 @@ KINDS: dict[str, Callable[[], Any]] = {kind.__name__: kind for kind in _KINDS}
 @contextmanager
 def staller(folder: Path, supervisor: Supervisor, name: str, kind: str) -> Iterator[None]:
     """Somebody who stalls in the place of a node, and then the node again."""
-    if (honest := supervisor.processes.pop(name, None)) is not None:
-        honest.kill()
-        honest.join()
+    end(supervisor, name)
     role = name.partition("-")[0]
-    command = [sys.executable, "-m", "tests.deploy.staller", str(folder / name / f"{role}.toml"), kind]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-    try:
+    with program("tests.deploy.staller", str(folder / name / f"{role}.toml"), kind):
         yield
-    finally:
-        process.kill()
-        process.wait()
     supervisor.start([name])
 
 

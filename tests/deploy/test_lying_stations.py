@@ -27,7 +27,7 @@ def learned(folder: Path, lie: str = "", **learning: Any) -> tuple[Any, dict[str
         operator = Operator(folder)
         operator.wait_for_cloud(nets.PATIENCE_S)
         if lie:
-            with lying(folder, supervisor, f"station-{LIAR}", lie):
+            with lying(folder, f"station-{LIAR}", lie):
                 training = nets.trained(operator, supervisor.keep_up, budget=["energy=6000"])
         else:
             training = nets.trained(operator, supervisor.keep_up, budget=["energy=6000"])
@@ -79,7 +79,7 @@ def test_a_cloud_that_was_killed_still_knows_who_is_left_out(tmp_path: Path) -> 
         supervisor.start(node for node in supervisor.names if node != name)
         operator = Operator(folder)
         operator.wait_for_cloud(nets.PATIENCE_S)
-        with lying(folder, supervisor, name, "report"):
+        with lying(folder, name, "report"):
             operator.command("train", budget=["energy=1e9"])
             for _ in range(3):
                 nets.wait(operator, lambda s: left_out(s, 0))

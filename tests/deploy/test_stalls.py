@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -142,33 +143,31 @@ def round_of(status: dict[str, Any]) -> int:
     return status["training"].get("round") or 0
 
 
+def stopped_with_a_staller(folder: Path, kind: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Train with a stalling station 1, stop at some status, and return the last status."""
+    with nets.running(folder) as (supervisor, operator):
+        nets.wait(operator, nets.all_connected)
+        with staller(folder, supervisor, "station-1", kind):
+            nets.wait(operator, nets.all_connected)
+            operator.command("train")
+            nets.wait(operator, until)
+            operator.command("stop")
+            return nets.wait(operator, nets.at_rest)
+
+
 @pytest.mark.slow
 def test_a_station_that_breaks_its_stream_stalls_the_others_once(tmp_path: Path) -> None:
     """It answers all but rounds, and connects anew each time: rounds after the first go on without a wait."""
     waits = Waits(patience=4.0, start=60.0, answer=5.0, again=2.0)
     resources = Resources(cost=("energy=0.1,10",), deadline=4.0)
     folder = nets.build(tmp_path / "net", nets.small(3, 2, 60), waits=waits, resources=resources)
-    with nets.running(folder) as (supervisor, operator):
-        nets.wait(operator, nets.all_connected)
-        with staller(folder, supervisor, "station-1", "breaks"):
-            nets.wait(operator, nets.all_connected)
-            operator.command("train")
-            nets.wait(operator, lambda s: round_of(s) >= 40 or nets.at_rest(s))
-            operator.command("stop")
-            nets.wait(operator, nets.at_rest)
+    stopped_with_a_staller(folder, "breaks", lambda s: round_of(s) >= 40 or nets.at_rest(s))
 
 
 def test_a_refused_station_stalls_neither_the_others_nor_a_stop(tmp_path: Path) -> None:
     """Its answers are refused from the start of a round on; the others learn, and a stop is obeyed."""
     folder = nets.build(tmp_path / "net", nets.small(3, 2, 60), **LONG)
-    with nets.running(folder) as (supervisor, operator):
-        nets.wait(operator, nets.all_connected)
-        with staller(folder, supervisor, "station-1", "refused"):
-            nets.wait(operator, nets.all_connected)
-            operator.command("train")
-            nets.wait(operator, lambda s: round_of(s) >= 10)
-            operator.command("stop")
-            status = nets.wait(operator, nets.at_rest)
+    status = stopped_with_a_staller(folder, "refused", lambda s: round_of(s) >= 10)
     assert "and a factor of -1.0" in status["stations"][1]["last_error"]
 
 
@@ -202,14 +201,11 @@ def test_a_stop_ends_a_training_in_the_middle_of_a_round(tmp_path: Path, kind: s
 def test_a_stop_ends_a_training_in_round_zero(tmp_path: Path) -> None:
     """A station that never tells of its rows keeps it from its first round, and not from its end."""
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 60), **LONG)
-    with nets.running(folder) as (supervisor, operator):
-        nets.wait(operator, nets.all_connected)
-        with staller(folder, supervisor, "station-1", "no_rows"):
-            nets.wait(operator, nets.all_connected)
-            operator.command("train")
-            nets.wait(operator, lambda s: s["training"]["state"] == "running" and not s["training"]["waits_for"])
-            operator.command("stop")
-            training = nets.wait(operator, nets.at_rest)["training"]
+
+    def begun(status: dict[str, Any]) -> bool:
+        return status["training"]["state"] == "running" and not status["training"]["waits_for"]
+
+    training = stopped_with_a_staller(folder, "no_rows", begun)["training"]
     assert (training["state"], training["error"]) == ("stopped", "an operator ended it before its first round")
 
 

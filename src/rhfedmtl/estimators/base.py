@@ -49,7 +49,7 @@ from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.words import SOLVED
-from rhfedmtl.selection.regularisation import PATH1, choose, weighted
+from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.unseen import pooled_model
 from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, on_folds, within_budget
 from rhfedmtl.training.config import RunConfig, usual_scale
@@ -469,10 +469,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 return SelectionRecord({name: last[name] for name in auto}, "as in the fit before", {}, []), None
             problem = WeightProblem(built, federation, settings, ledger, auto)
             return within_budget(problem, present)
-        path = PATH1 if len(auto) > 1 else (present["lambda1"],)
-        rows = built.regroup(federation)
-        choice = choose(rows, built.method, lambda1=path, settings=settings, judged=federation)
-        return on_folds(choice, auto), None
+        return on_folds(built, federation, settings, auto, present["lambda1"]), None
 
     def _left_open(self) -> bool:
         """Whether λ2 was not given."""

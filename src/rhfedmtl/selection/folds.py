@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,8 +99,18 @@ def sample(federation: Federation, count: int, seed: int) -> npt.NDArray[np.bool
     return np.asarray(rank < max(cap, 2))
 
 
-def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fold]:
+def make_folds(federation: Federation, count: int = 3, seed: int = 0, most: int | None = None) -> list[Fold]:
     """Share the training rows of every task out to ``count`` folds, class by class; each is held out once.
+
+    With ``most`` make only the first folds.
+    """
+    part = fold_parts(federation, count, seed)
+    folds = (Fold(without(federation, part == k), np.flatnonzero(part == k)) for k in range(count) if (part == k).any())
+    return list(islice(folds, most))
+
+
+def fold_parts(federation: Federation, count: int, seed: int = 0) -> IntArray:
+    """Return the fold of every training row, −1 for rows of a task with nothing to hold out.
 
     A task of a single row, or of a single group, has nothing to hold out: it is trained on in every fold.
     """
@@ -113,7 +124,7 @@ def make_folds(federation: Federation, count: int = 3, seed: int = 0) -> list[Fo
         part[here] = part[here] if np.ptp(part[here]) else -1
     if part.max() < 0:
         raise ConfigError("every task has one group of training rows: nothing is left where it is held out")
-    return [Fold(without(federation, part == k), np.flatnonzero(part == k)) for k in range(count) if (part == k).any()]
+    return part
 
 
 def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:

@@ -29,8 +29,8 @@ from rhfedmtl.policies.base import Policy
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.selection.folds import held_rows, make_folds, reordered, row_terminal, row_weights, usual_folds
-from rhfedmtl.selection.regularisation import PATH1, Choice, choose, weighted
+from rhfedmtl.selection.folds import fold_parts, held_rows, reordered, row_terminal, row_weights, usual_folds
+from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.faults import Faults
@@ -122,7 +122,8 @@ def settled(
         return Chosen(_with(config, {name: config.options.weight(name) for name in auto}))
     settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=Execution(threads=how.threads))
     if not limits:
-        return _unlimited(config, built, federation, settings)
+        record = on_folds(built, federation, settings, auto, config.options.weight("lambda1"))
+        return Chosen(_with(config, record.chosen), None, record)
     problem = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults)
     record, before = within_budget(problem, {name: config.options.weight(name) for name in USUAL}, how, watch)
     if not (asked or record.tried):
@@ -136,10 +137,12 @@ def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bo
     coupled = isinstance(built.method, DualMethod) and built.method.relationship.coupling(data.n_tasks) > 0.0
     if not coupled or data.n_tasks < 2 or not 0 < data.X.size <= MOST_NUMBERS:
         return False
-    try:
-        return limited or bool(make_folds(data, usual_folds(data)))
-    except ConfigError:
-        return False
+    if not limited:
+        try:
+            fold_parts(data, usual_folds(data))
+        except ConfigError:
+            return False
+    return True
 
 
 def within_budget(
@@ -195,18 +198,13 @@ def _with(config: RunConfig, weights: dict[str, float]) -> RunConfig:
     return replace(config, options=config.options.changed(**weights))
 
 
-def _unlimited(config: RunConfig, built: Algorithm, federation: Federation, settings: Settings) -> Chosen:
-    """By paths that are solved on folds: nothing limits them, and nothing is charged."""
-    auto = config.to_choose
-    path = PATH1 if "lambda1" in auto else (config.options.weight("lambda1"),)
+def on_folds(
+    built: Algorithm, federation: Federation, settings: Settings, auto: tuple[str, ...], lambda1: float
+) -> SelectionRecord:
+    """Choose weights by paths that are solved on folds; ``lambda1`` counts if it is not chosen. Nothing is charged."""
     assert isinstance(built.method, DualMethod)
+    path = PATH1 if "lambda1" in auto else (lambda1,)
     choice = choose(built.regroup(federation), built.method, lambda1=path, settings=settings, judged=federation)
-    record = on_folds(choice, auto)
-    return Chosen(_with(config, record.chosen), None, record)
-
-
-def on_folds(choice: Choice, auto: tuple[str, ...]) -> SelectionRecord:
-    """Return the record of a choice that charged nothing."""
     chosen = {name: float(getattr(choice, name)) for name in auto}
     tried = [WeightTrial(t.lambda1, t.lambda2, t.score, t.effort.rounds) for t in choice.trials]
     return SelectionRecord(chosen, f"the best on folds{choice.edge}", {}, tried)
