@@ -99,14 +99,14 @@ def sample(federation: Federation, count: int, seed: int) -> npt.NDArray[np.bool
     return np.asarray(rank < max(cap, 2))
 
 
-def make_folds(federation: Federation, count: int = 3, seed: int = 0, most: int | None = None) -> list[Fold]:
+def make_folds(federation: Federation, count: int = 3, seed: int = 0, limit: int | None = None) -> list[Fold]:
     """Share the training rows of every task out to ``count`` folds, class by class; each is held out once.
 
-    With ``most`` make only the first folds.
+    With a ``limit`` make only the first folds.
     """
     part = fold_parts(federation, count, seed)
     folds = (Fold(without(federation, part == k), np.flatnonzero(part == k)) for k in range(count) if (part == k).any())
-    return list(islice(folds, most))
+    return list(islice(folds, limit))
 
 
 def fold_parts(federation: Federation, count: int, seed: int = 0) -> IntArray:

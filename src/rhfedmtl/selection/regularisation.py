@@ -130,8 +130,7 @@ def choose(
     if large:
         left_out = ~sample(federation, SAMPLE, settings.seed)
         federation, judged = without(federation, left_out), None if judged is None else without(judged, left_out)
-    most = 1 if large and not folds else None
-    parts = make_folds(federation, folds or usual_folds(federation), settings.seed, most)
+    parts = make_folds(federation, folds or usual_folds(federation), settings.seed, 1 if large and not folds else None)
     path = _Path(federation, parts, method, metric, judged or federation, precision, settings)
     if method.relationship.coupling(federation.n_tasks) > 0.0:
         start = min(range(len(lambda1)), key=lambda k: abs(np.log(lambda1[k] / LAMBDA1)))

@@ -137,12 +137,10 @@ def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bo
     coupled = isinstance(built.method, DualMethod) and built.method.relationship.coupling(data.n_tasks) > 0.0
     if not coupled or data.n_tasks < 2 or not 0 < data.X.size <= MOST_NUMBERS:
         return False
-    if not limited:
-        try:
-            fold_parts(data, usual_folds(data))
-        except ConfigError:
-            return False
-    return True
+    try:
+        return limited or bool(fold_parts(data, usual_folds(data)).max() >= 0)
+    except ConfigError:
+        return False
 
 
 def within_budget(
