@@ -248,3 +248,20 @@ def test_the_choice_draws_rows_of_large_tables(unequal: float, monkeypatch: pyte
     choice = choose(data, DualMethod(), lambda1=(1e-3,), precision=QUICK)
     assert choice.effort.solves == len(choice.trials)
     assert sample(data, 10_000, 0).all()
+
+
+def test_a_choice_on_drawn_rows_is_the_choice_of_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the rows would want ten times the coupling, so the search divides weights by the share of rows."""
+    rng, tasks, rows, features = np.random.default_rng(0), 60, 300, 10
+    models = rng.normal(size=features) + 0.5 * rng.normal(size=(tasks, features))
+    X = rng.normal(size=(tasks, rows, features))
+    y = (np.einsum("tij,tj->ti", X, models) + 3.0 * rng.normal(size=(tasks, rows))).ravel()
+    ends, nothing = np.arange(tasks + 1) * rows, np.zeros(tasks + 1, dtype=np.int64)
+    X = X.reshape(-1, features)
+    names = tuple(f"task-{b}" for b in range(tasks))
+    data = Federation(X, y, ends, np.arange(tasks + 1), X[:0], y[:0], nothing, names)
+    method = build("rhfedmtl", Options(), "regression").method
+    assert isinstance(method, DualMethod)
+    expected = choose(data, method, lambda1=(1e-3,)).lambda2
+    monkeypatch.setattr(regularisation, "SAMPLE", tasks * rows // 10)
+    assert expected / 4.0 < choose(data, method, lambda1=(1e-3,)).lambda2 < 4.0 * expected

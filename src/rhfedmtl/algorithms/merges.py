@@ -131,6 +131,4 @@ class Auto(Add):
     def __post_init__(self) -> None:
         """Refuse other solvers."""
         if self.solver not in CHOICES:
-            raise ConfigError(
-                f"solver {self.solver!r}: choose from {', '.join(CHOICES)}{nearest(self.solver, CHOICES)}"
-            )
+            raise ConfigError(f"solver {self.solver!r}: take {', '.join(CHOICES)}{nearest(self.solver, CHOICES)}")

@@ -11,8 +11,9 @@ largest, and of λ2 the largest within half a standard error of the best, becaus
 By default the search judges the loss. With a few dozen rows per task, accuracy changes in steps of a row, and the best
 of many settings is the luckiest. Name a metric if the loss does not follow it (AUC with few positives).
 
-Large data: from `SAMPLE` rows on, the search draws so many rows and holds out a fifth of them once. So the whole fit
-takes at most about five times the fit with given weights.
+Large data: from `SAMPLE` rows on, the search draws so many rows and holds out a fifth of them once. It solves with the
+weights divided by the share of rows that it drew: the loss is a mean over rows, so a weight counts like a prior of the
+same strength only if it shrinks as rows grow.
 """
 
 from __future__ import annotations
@@ -126,12 +127,13 @@ def choose(
     ``judged`` has the same training rows in other tasks, by which the metric is taken: for one model of all rows.
     """
     settings = settings or Settings()
-    large = len(federation.X) >= SAMPLE
+    large, share = len(federation.X) >= SAMPLE, 1.0
     if large:
-        left_out = ~sample(federation, SAMPLE, settings.seed)
-        federation, judged = without(federation, left_out), None if judged is None else without(judged, left_out)
+        drawn = sample(federation, SAMPLE, settings.seed)
+        share = float(np.mean(np.bincount(federation.row_task[drawn]) / np.bincount(federation.row_task)))
+        federation, judged = without(federation, ~drawn), None if judged is None else without(judged, ~drawn)
     parts = make_folds(federation, folds or usual_folds(federation), settings.seed, 1 if large and not folds else None)
-    path = _Path(federation, parts, method, metric, judged or federation, precision, settings)
+    path = _Path(federation, parts, method, metric, judged or federation, precision, settings, share)
     if method.relationship.coupling(federation.n_tasks) > 0.0:
         start = min(range(len(lambda1)), key=lambda k: abs(np.log(lambda1[k] / LAMBDA1)))
         path.leg([(lambda1[start], value) for value in lambda2], patience=len(lambda2))
@@ -166,12 +168,14 @@ class _Path:
         judged: Federation,
         precision: Precision | None,
         settings: Settings,
+        share: float,
     ) -> None:
         self.federation = federation
         self.folds = folds
         self.method = method
         self.metric = metric
         self.judged = judged
+        self.share = share
         self.trials: list[Trial] = []
         self.zero = self._zero_loss()
         self._last: list[Solved | None] = [None] * len(folds)
@@ -207,13 +211,12 @@ class _Path:
         return trial is best or bool(trim_mean(behind, TRIM) <= LEVEL * trimmed_error(behind))
 
     def _try(self, lambda1: float, lambda2: float) -> Trial:
-        columns = self.federation.targets().shape[1]
-        held = np.full((len(self.federation.X), columns), np.nan)
+        held = np.full((len(self.federation.X), self.federation.targets().shape[1]), np.nan)
         effort = Effort()
         for k, fold in enumerate(self.folds):
             last = self._last[k]
             learned = self.method.relationship if last is None else last.relationship
-            method = replace(self.method, relationship=weighted(learned, lambda1, lambda2))
+            method = replace(self.method, relationship=weighted(learned, lambda1 / self.share, lambda2 / self.share))
             solved = self._solve(fold.federation, method, last)
             held_scores(self.federation, fold, solved, held)
             self._last[k], effort = solved, effort + solved.effort
@@ -232,6 +235,5 @@ class _Path:
 def trimmed_error(values: Float64Array, share: float = TRIM) -> float:
     """Return the standard error of a trimmed mean, by the winsorized variance (Yuen 1974)."""
     count, cut = len(values), int(share * len(values))
-    winsorized = np.sort(values)[cut : count - cut]
-    winsorized = np.pad(winsorized, cut, mode="edge")
+    winsorized = np.pad(np.sort(values)[cut : count - cut], cut, mode="edge")
     return float(np.std(winsorized, ddof=1) / ((1.0 - 2.0 * cut / count) * np.sqrt(count))) if count > 1 else 0.0
