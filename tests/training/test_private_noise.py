@@ -173,7 +173,8 @@ def killed(out: Path, copy: Path) -> Path:
             time.sleep(0.02)
             for path in out.glob("*/checkpoint"):
                 with suppress(FileNotFoundError):
-                    number = checkpoint.read(path).state({"ledger": None})["round"]
+                    snapshot = shutil.copyfile(path, copy.with_suffix(".snapshot"))  # the run may replace the file
+                    number = checkpoint.read(snapshot).state({"ledger": None})["round"]
                     if number not in rounds:
                         rounds.append(number)
                         if len(rounds) == 1:
