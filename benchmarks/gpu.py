@@ -186,10 +186,10 @@ def _learn(data: Any, merge: str, local_steps: int) -> dict[str, Any]:
         "merge": merge,
         "seconds": time.perf_counter() - start,
         "stopped": stopped,
-        "rounds": run.round,
+        "rounds": run.state.round,
         "relative_gap": certificate.relative_gap,
         "primal": certificate.primal,
-        "terminal_steps": run.terminal_steps,
+        "terminal_steps": run.state.terminal_steps,
         "loading_s": loading,
         "card_gb": torch.cuda.max_memory_allocated() / 1e9,
     }

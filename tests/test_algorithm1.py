@@ -98,11 +98,11 @@ def test_the_engine_computes_what_the_paper_says(
     assert isinstance(run.cloud, Cloud)
     paper = by_paper(data, weights, *PRICES[prices], options)
 
-    assert run.round == len(paper.rounds) > 2
+    assert run.state.round == len(paper.rounds) > 2
     assert run.cloud.cloud_round == paper.rounds[-1].server_iteration
     assert list(run.ledger.spent.values()) == pytest.approx(paper.rounds[-1].spent, rel=1e-12)
     H = [h for station in paper.rounds[-1].H for h in station]
-    for observation in run.observed:
+    for observation in run.state.observed:
         np.testing.assert_array_equal(np.broadcast_to(observation.local_steps, len(H)), H)
     alpha = np.concatenate([a for station in paper.alpha for a in station])
     np.testing.assert_allclose(run.network.alpha[:, 0], alpha, rtol=0, atol=digits * np.abs(alpha).max())

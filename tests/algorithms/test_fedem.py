@@ -59,7 +59,7 @@ def test_two_planted_kinds_of_tasks_are_found_and_each_task_takes_its_own() -> N
     assert chosen[0] != chosen[1]
     assert shares.max(axis=1).min() > 0.8
     one = run(data, SgdMethod(Squared(), step=0.05), Fixed(10, 1, 60))
-    assert mean(seen.metrics["rmse"]) < 0.5 * mean(one.metrics["rmse"])
+    assert mean(seen.state.metrics["rmse"]) < 0.5 * mean(one.metrics["rmse"])
 
 
 def test_the_likelihood_rises_from_round_to_round() -> None:

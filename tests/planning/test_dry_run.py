@@ -27,6 +27,6 @@ def test_different_numbers_of_rounds_cost_on_paper_what_they_cost() -> None:
     start = run.situation()
     done = dry_run(policy, replace(start, memo={}))
     run.learn(policy)
-    assert (done.rounds, done.cloud_rounds) == (run.round, run.cloud.cloud_round)
-    assert done.terminal_steps == run.terminal_steps
+    assert (done.rounds, done.cloud_rounds) == (run.state.round, run.cloud.cloud_round)
+    assert done.terminal_steps == run.state.terminal_steps
     assert done.spent == pytest.approx(run.ledger.spent)

@@ -54,7 +54,7 @@ def test_a_run_whose_bound_is_broken_ends_and_says_so() -> None:
 
     run.network.sums = told  # type: ignore[method-assign]
     assert run.learn(Fixed(10, 1, 500)) == BROKEN
-    assert run.round == 1
+    assert run.state.round == 1
     assert run.result("target gap reached").stopped == BROKEN
 
 
@@ -68,10 +68,10 @@ def test_a_broken_certificate_names_who_cannot_be_right() -> None:
 
     run.network.sums = lying_sums  # type: ignore[method-assign]
     assert run.learn(Fixed(10, 1, 500)) == BROKEN
-    assert run.certificate is not None
-    assert run.certificate.suspects == (1,)
+    assert run.state.certificate is not None
+    assert run.state.certificate.suspects == (1,)
     with pytest.raises(PeerError, match=r"The numbers of station 1 cannot be true: its losses lie below"):
-        refuse_broken(run.certificate)
+        refuse_broken(run.state.certificate)
 
 
 def test_the_others_go_on_without_a_task_that_is_left_out() -> None:
@@ -87,7 +87,9 @@ def test_the_others_go_on_without_a_task_that_is_left_out() -> None:
     losses = []
     for b in (0, 2):
         rows = slice(*made.terminal_offsets[made.task_offsets[b : b + 2]].tolist())
-        X = np.column_stack([run.scalers[b].transform(made.X[rows]), np.full(len(made.X[rows]), run.constant)])
+        X = np.column_stack(
+            [run.units.scalers[b].transform(made.X[rows]), np.full(len(made.X[rows]), run.units.constant)]
+        )
         scores = X @ result.certificate.models[b].T
         y = made.targets()[rows]
         losses.append(np.mean([METHOD.loss.value(z, t) for z, t in zip(scores[:, 0], y[:, 0], strict=True)]))

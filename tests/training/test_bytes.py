@@ -179,7 +179,7 @@ def test_round_zero_takes_half_the_bytes_where_numbers_are_rounded() -> None:
         built = build("rhfedmtl", Options.of(channel=channel), "classification")
         run = Run(data, built.method, Settings(), Ledger("bytes=byte:1"))
         moments = MomentsReport.of(0, run.network.moments()[0], built.method.channel.moments_dtype)
-        scaling = Scaling.of(run.scalers[0], built.method.channel.moments_dtype)
+        scaling = Scaling.of(run.units.scalers[0], built.method.channel.moments_dtype)
         told[channel] = round_zero_bytes(1000, channel=built.method.channel)
         assert told[channel] == ((moments.n_bytes + EMPTY, scaling.n_bytes + EMPTY),) * 2
         zero[channel] = run.ledger.spent["bytes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ def test_a_run_is_put_away_while_it_goes_on(tmp_path: Path) -> None:
     class Counting(Keeper):
         def keep(self, run: Any) -> None:
             super().keep(run)
-            kept.append(run.round)
+            kept.append(run.state.round)
 
     class KilledError(Exception):
         pass
@@ -224,17 +225,13 @@ def test_long_checkpoints_get_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(checkpoint, "write", lambda *_: now.__setitem__(0, now[0] + 1.0))
 
-    class Nothing:
-        ledger = noise_key = None
-
-        def state(self) -> dict[str, Any]:
-            return {}
-
+    monkeypatch.setattr(checkpoint.snapshot, "take", lambda run: {})
+    run = SimpleNamespace(ledger=None, noise_key=None)
     keep = Keeper(tmp_path / "file", seconds=5.0)
     assert not keep.due
     now[0] = 5.0
     assert keep.due
-    keep.keep(Nothing())
+    keep.keep(run)  # type: ignore[arg-type]
     now[0] = 25.9
     assert not keep.due
     now[0] = 26.0
@@ -274,7 +271,7 @@ def test_reports_that_were_heard_are_not_asked_for_again(tmp_path: Path, monkeyp
 
     class Counting(Keeper):
         def keep(self, run: Any) -> None:
-            if run.round == 5:  # a certificate is due, and the server iteration has no more rounds
+            if run.state.round == 5:  # a certificate is due, and the server iteration has no more rounds
                 super().keep(run)
                 kept.append(len(asked))
 

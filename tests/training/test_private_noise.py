@@ -174,7 +174,7 @@ def killed(out: Path, copy: Path) -> Path:
             for path in out.glob("*/checkpoint"):
                 with suppress(FileNotFoundError):
                     snapshot = shutil.copyfile(path, copy.with_suffix(".snapshot"))  # the run may replace the file
-                    number = checkpoint.read(snapshot).state({"ledger": None})["round"]
+                    number = checkpoint.read(snapshot).state({"ledger": None})["run"].round
                     if number not in rounds:
                         rounds.append(number)
                         if len(rounds) == 1:
@@ -192,7 +192,7 @@ def test_a_killed_run_repeats_its_noise(tmp_path: Path) -> None:
     """
     early = tmp_path / "early"
     late = killed(tmp_path / "out", early)
-    rounds = [checkpoint.read(folder / "checkpoint").state({"ledger": None})["round"] for folder in (early, late)]
+    rounds = [checkpoint.read(folder / "checkpoint").state({"ledger": None})["run"].round for folder in (early, late)]
     assert 0 < rounds[0] < rounds[1]
     key = checkpoint.read(late / "checkpoint").noise_key
     assert key is not None

@@ -82,7 +82,7 @@ def test_no_policy_overspends_or_leaves_a_round_unbought(
         stopped = "budget spent"
     for name, limit in budget.items():
         assert ledger.spent[name] <= limit
-    assert Ledger.replay(cost, budget, run.events) == ledger
+    assert Ledger.replay(cost, budget, run.state.events) == ledger
     if stopped == "budget spent":
         situation = run.situation()
         plan = chosen.plan(situation)
@@ -120,7 +120,7 @@ def test_different_numbers_of_rounds_never_overspend(
         run.learn(Uneven(steps, tuple(station_rounds)))
     for name, limit in budget.items():
         assert ledger.spent[name] <= limit
-    assert Ledger.replay(cost, budget, run.events) == ledger
+    assert Ledger.replay(cost, budget, run.state.events) == ledger
 
 
 def test_fast_stations_make_rounds_while_a_slow_one_makes_its_own() -> None:
@@ -173,7 +173,7 @@ def test_late_updates_are_dropped_and_the_round_is_cut_at_its_deadline() -> None
     run.learn(Fixed(5, 1, 30))
     per_round = ledger.totals("round")["time"]
     assert max(per_round.values()) <= 1.2 * 5 * (1 + 1e-12)
-    assert sum(int(seen.answers.sum()) for seen in run.observed) < 30 * 9
+    assert sum(int(seen.answers.sum()) for seen in run.state.observed) < 30 * 9
 
 
 def test_a_third_of_updates_lost_in_every_round_still_converges() -> None:

@@ -52,6 +52,7 @@ from rhfedmtl.roles.words import SOLVED
 from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.unseen import pooled_model
 from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, on_folds, within_budget
+from rhfedmtl.training import snapshot
 from rhfedmtl.training.config import RunConfig, usual_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
 from rhfedmtl.training.run import Before, Result, Run, Settings
@@ -184,7 +185,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         if run.private is not None:
             raise ConfigError("what a private fit may tell was planned beforehand, and is told: call fit anew")
         limits, spent = dict(run.ledger.budget), run.ledger.spent
-        rounds = run.round + whole("max_rounds", self.max_rounds)
+        rounds = run.state.round + whole("max_rounds", self.max_rounds)
         with told_in_python():
             more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
             run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=rounds)
@@ -235,7 +236,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         if before is None:
             self._start(run, places)
         else:
-            run.follow(before)
+            snapshot.begin(run, before)
         self._session = _Session(run, built.policy, places)
         result = self._learn()
         # A budget or a bound on privacy pays for the models of the tasks alone.
@@ -501,7 +502,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         by_task = np.concatenate([last.models, last.reference[None]])[last.find(places.tasks)]
         first = [int(np.argmax(run.task_station == b)) for b in range(run.cloud.n_tasks)]
-        return run.as_learned(by_task[first])
+        return run.units.as_learned(by_task[first])
 
     def _provenance(self, seed: int, plan: PrivatePlan | None) -> dict[str, Any]:
         """How the model came about: parameters that are plain values, seed, versions."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -139,18 +140,32 @@ class Situation:
             return np.broadcast_to(np.int64(self.sizes.max()), len(self.sizes))
         return np.asarray(self.sizes)
 
-    def round_event(self, local_steps: int | IntArray, stations: npt.NDArray[np.bool_] | None = None) -> RoundEvent:
-        """The next BS iteration, if everybody worked."""
+    def round_event(
+        self,
+        local_steps: int | IntArray,
+        stations: npt.NDArray[np.bool_] | None = None,
+        *,
+        number: int | None = None,
+        down: int | None = None,
+        up: int | None = None,
+        waiting: Mapping[str, FloatArray] | None = None,
+    ) -> RoundEvent:
+        """Return the next BS iteration, or iteration ``number``, if all terminals work.
+
+        ``down`` and ``up`` are the bytes of an order and an update, by default for dual ascent with a model in every
+        order; ``waiting`` is `RoundEvent.ahead`.
+        """
         if isinstance(local_steps, np.ndarray) and local_steps.strides == (0,):
             local_steps = int(local_steps[0])
         sizes = self.bytes
         return RoundEvent(
-            self.rounds + 1,
+            self.rounds + 1 if number is None else number,
             self.layout,
             local_steps,
             stations,
-            bytes_down=float(sizes.order),
-            bytes_up=float(sizes.update),
+            ahead=waiting,
+            bytes_down=float(sizes.order if down is None else down),
+            bytes_up=float(sizes.update if up is None else up),
             request_bytes=self._per_station(sizes.request, sizes.each_request),
             result_bytes=self._per_station(sizes.result, sizes.each_result),
         )
@@ -158,17 +173,22 @@ class Situation:
     def _per_station(self, fixed: int, each: int) -> FloatArray | float:
         return float(fixed) if not each else np.asarray(fixed + each * self.layout.members, dtype=np.float64)
 
-    def certificate_event(self) -> RoundEvent:
-        """A certificate of what the stations have reported, with models that nobody knows yet."""
-        sizes = self.certificate_bytes
+    def certificate_event(
+        self, sizes: CertificateSizes | None = None, number: int | None = None, report: int = 0
+    ) -> RoundEvent:
+        """A certificate after round ``number`` (default: the last), by default at its largest, with unknown models.
+
+        ``report`` has the bytes of reports that stations send for it.
+        """
+        sizes = self.certificate_bytes if sizes is None else sizes
         return RoundEvent(
-            self.rounds,
+            self.rounds if number is None else number,
             self.layout,
             0,
             bytes_down=float(sizes.probe),
             bytes_up=float(sizes.sums),
             request_bytes=float(sizes.request),
-            result_bytes=float(sizes.result),
+            result_bytes=float(sizes.result + report),
             merges=False,
         )
 
@@ -197,11 +217,11 @@ class Situation:
             return cloud
         return {name: cost + parts[name] for name, cost in cloud.items()}
 
-    def cloud_event(self) -> CloudEvent:
-        """The next server iteration."""
-        return CloudEvent(
-            self.rounds, self.layout, bytes_down=float(self.bytes.anchor), bytes_up=float(self.bytes.report)
-        )
+    def cloud_event(self, down: int | None = None) -> CloudEvent:
+        """The next server iteration; ``down`` are the bytes of an anchor, by default with a model in it."""
+        sizes = self.bytes
+        down = sizes.anchor if down is None else down
+        return CloudEvent(self.rounds, self.layout, bytes_down=float(down), bytes_up=float(sizes.report))
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +238,13 @@ class Plan:
         """The same H and K for all."""
         H = np.broadcast_to(np.asarray(local_steps, dtype=np.int64), len(situation.sizes))
         return cls(H, np.full(situation.layout.n_tasks, station_rounds), why=why)
+
+    def compact(self) -> Plan:
+        """Return the same plan; H that all terminals share takes no memory: rounds are many, and so are terminals."""
+        H = self.local_steps
+        if len(H) and H.strides != (0,) and (H[0] == H).all():
+            return replace(self, local_steps=np.broadcast_to(H[0], H.shape))
+        return self
 
 
 ONE_PASS = 0

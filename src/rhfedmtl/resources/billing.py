@@ -63,7 +63,7 @@ class Placement:
 
     @cached_property
     def complete(self) -> bool:
-        """Whether every terminal id is a member."""
+        """True if every terminal id is a member."""
         return bool(self.terminal_task.min(initial=0) >= 0)
 
     @cached_property
@@ -158,6 +158,16 @@ class RoundEvent:
     def station_ids(self) -> IntArray | None:
         """Stations that take part; None where all do."""
         return _ids([] if self.stations is None else [self.stations])
+
+    @property
+    def steps(self) -> IntArray:
+        """H of every terminal, 0 if it takes no part; a view that takes no memory if all are equal."""
+        steps = np.asarray(np.broadcast_to(self.local_steps, self.layout.n_terminals))
+        if self.terminal_ids is None:
+            return steps
+        own = np.zeros_like(steps)
+        own[self.terminal_ids] = steps[self.terminal_ids]
+        return own
 
 
 @dataclass(frozen=True, eq=False)

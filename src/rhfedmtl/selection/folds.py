@@ -266,9 +266,14 @@ def solve(
         run.restore(start.alpha)
     run.learn(_Passes(precision.passes))
     certificate = run.certify()
-    effort = Effort(1, run.round, run.terminal_steps, time.perf_counter() - started)
+    effort = Effort(1, run.state.round, run.state.terminal_steps, time.perf_counter() - started)
     return Solved(
-        run.as_given(certificate.models), run.scalers, cloud.relationship, certificate, network.alpha.copy(), effort
+        run.units.as_given(certificate.models),
+        run.units.scalers,
+        cloud.relationship,
+        certificate,
+        network.alpha.copy(),
+        effort,
     )
 
 

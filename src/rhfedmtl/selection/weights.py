@@ -32,6 +32,7 @@ from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.selection.folds import fold_parts, held_rows, reordered, row_terminal, row_weights, usual_folds
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
+from rhfedmtl.training import snapshot
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.run import Before, Progress, Run, Settings, Watcher, scores
@@ -297,10 +298,10 @@ class _FirstRounds:
             stopped = run.learn(self.asked.built.policy, watched)
             if ended:
                 break
-            if run.round >= self.asked.settings.max_rounds:
+            if run.state.round >= self.asked.settings.max_rounds:
                 self.tried = []
                 return "as usual: the limit on rounds leaves none for the rows held out"
-            if not run.can_look or (self.tried and self.tried[-1].rounds == run.round):
+            if not _can_inspect(run) or (self.tried and self.tried[-1].rounds == run.state.round):
                 break
             better = self._preferred(run, held)
             if better is not None:
@@ -325,7 +326,7 @@ class _FirstRounds:
         data, order = self.data, self.order[self.held]
         order = order[:: -(-len(order) // JUDGES)]
         task = data.row_task[order]
-        rows = [run.scalers[b].transform(data.X[order[task == b]]) for b in range(data.n_tasks)]
+        rows = [run.units.scalers[b].transform(data.X[order[task == b]]) for b in range(data.n_tasks)]
         by_task = np.concatenate([order[task == b] for b in range(data.n_tasks)])
         together = np.arange(len(by_task)) if data.group is None else data.group[by_task]
         group = np.unique(np.column_stack([data.row_task[by_task], together]), axis=0, return_inverse=True)[1].ravel()
@@ -339,10 +340,12 @@ class _FirstRounds:
         duals are unfinished: there errors must agree.
         """
         assert isinstance(run.cloud, Cloud)
-        known, models = run.cloud.relationship, run.looked_at().models
+        run.review()
+        known, models = run.cloud.relationship, run.certify().models
+        run.certification.charge(run.situation())  # the same messages again, to score the models on held-out rows
         V, (lambda1, lambda2) = known.apply(models), (self.weights["lambda1"], self.weights["lambda2"])
         losses, errors = self._judge(run, held, models)
-        self.tried.append(WeightTrial(lambda1, lambda2, held.mean(losses), run.round))
+        self.tried.append(WeightTrial(lambda1, lambda2, held.mean(losses), run.state.round))
         found: list[tuple[float, float, float]] = []
         for own, factor in self._factors(known.coupling(len(models)) > 0.0):
             there = weighted(known, own * lambda1, factor * lambda2)
@@ -365,7 +368,7 @@ class _FirstRounds:
 
     def _judge(self, run: Run, held: Held, models: Models) -> tuple[Float64Array, Float64Array]:
         """Loss and error of every row held out, by the model of its task, as the row weighs."""
-        given = run.as_given(models)
+        given = run.units.as_given(models)
         found = np.concatenate([scores(rows, model) for rows, model in zip(held.rows, given, strict=True)])
         value: Any = np.frompyfunc(run.method.loss.value, 2, 1)
         losses = value(found, held.targets).astype(np.float64).sum(axis=1)
@@ -381,8 +384,15 @@ class _FirstRounds:
         """What the run goes on from, for rows in the order that they are given in."""
         if self.run is None or not self.tried:
             return None
-        state = self.run.state()
+        state = snapshot.take(self.run)
         network = state["network"]
         alpha = np.empty_like(network.alpha)
         alpha[self.order] = network.alpha
-        return Before(state=state | {"network": network._replace(alpha=alpha), "memo": {}})
+        return Before(snapshot=state | {"network": network._replace(alpha=alpha), "memo": {}})
+
+
+def _can_inspect(run: Run) -> bool:
+    """Return True if the budget pays for two certificates and the reserved last certificate."""
+    with run.certification.budget.kept_aside():
+        event = run.situation().certificate_event()
+        return run.ledger.can_afford(run.accounting.worst(event, event))

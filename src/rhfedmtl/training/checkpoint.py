@@ -15,16 +15,20 @@ import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from rhfedmtl.engines.network import Later
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.files import PRIVATE, draft_of, replacing
+from rhfedmtl.training import snapshot
 from rhfedmtl.training.packing import Array, Known, Packer, Unpacker
 
-FORMAT = 5
+if TYPE_CHECKING:
+    from rhfedmtl.training.run import Run
+
+FORMAT = 6
 SECONDS = 30.0
 """How often a run is put away unless told: at most so much work is done again after a crash."""
 SHARE = 0.05
@@ -35,21 +39,6 @@ NOISE_KEY = "noise key"
 _MAGIC = b"rhfedmtl checkpoint\n"
 _LENGTH = struct.Struct("<Q")
 _ALIGN = 64
-
-
-class Resumable(Protocol):
-    """What can be put away."""
-
-    def state(self) -> Mapping[str, Any]:
-        """All that it needs to go on."""
-
-    @property
-    def ledger(self) -> object:
-        """Where charges go: not written, but made anew from what was charged."""
-
-    @property
-    def noise_key(self) -> bytes | None:
-        """Secret key of the noise, if the run is private."""
 
 
 class Keeper:
@@ -66,11 +55,11 @@ class Keeper:
         """Whether it is time."""
         return time.monotonic() >= self._next
 
-    def keep(self, run: Resumable) -> None:
+    def keep(self, run: Run) -> None:
         """Write a checkpoint in the place of the one before."""
         started = time.monotonic()
         key = None if run.noise_key is None else run.noise_key.hex()
-        write(self.path, {**self.notes, NOISE_KEY: key}, run.state(), {"ledger": run.ledger})
+        write(self.path, {**self.notes, NOISE_KEY: key}, snapshot.take(run), {"ledger": run.ledger})
         ended = time.monotonic()
         self._next = ended + max(self.seconds, (ended - started) / SHARE)
 

@@ -18,7 +18,6 @@ from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.resources.billing import RoundEvent, deadlines, longest_wait
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.roles.channel import group_starts
-from rhfedmtl.training.site import RoundHeld, asked_steps
 
 _DROPOUT, _STATION, _SLOW, _MOVE, _CHURN, _LATE = range(6)
 
@@ -96,6 +95,12 @@ class Faults:
                 raise ConfigError(f"fault {name} needs a number, got {value!r}") from None
         return cls(**given)  # type: ignore[arg-type]
 
+    @property
+    def any(self) -> bool:
+        """True if anything can happen."""
+        chances = self.dropout, self.slowdown, self.station_away, self.moves, self.churn, self.late_rows
+        return any(chances)
+
     def planning_prices(self, cost: Cost) -> Cost:
         """Prices to plan and reserve by: time on terminals as long as stations may have to wait for it."""
         if not self.slowdown:
@@ -169,16 +174,8 @@ class FaultSchedule:
             slow = np.exp(np.abs(self._rng(_SLOW, number).normal(0.0, f.slowdown, len(slow))))
         return Conditions(~self._away, self._dropped, slow)
 
-    def hold(self, planned: RoundEvent, cost: Cost, network: Network) -> RoundHeld:
-        """Hold a round as the faults have it: who is there, how long they take, and whose update arrives."""
-        event, arrives = self._as_it_happens(planned, cost)
-        if arrives is not None and self._summed:
-            arrives = whole_groups(arrives, network.station, self._summed)
-        steps = asked_steps(event)
-        return RoundHeld(event, steps, network.round(event.round, steps, arrives))
-
-    def _as_it_happens(self, planned: RoundEvent, cost: Cost) -> tuple[RoundEvent, BoolArray | None]:
-        """The round with who was there and how long they took, and whose update arrives; None if all of them do."""
+    def start_round(self, planned: RoundEvent, cost: Cost, network: Network) -> tuple[RoundEvent, BoolArray | None]:
+        """Return the round with the members present and their speed, and whose updates arrive, if not all."""
         if self.calm:
             return planned, None
         conditions = self.conditions(planned.round)
@@ -188,7 +185,12 @@ class FaultSchedule:
         late = np.zeros(len(conditions.lost), dtype=bool)
         for name, limit in deadline.items():
             late |= longest_wait(cost[name], event) > limit * (1.0 + 1e-12)
-        return event, ~(conditions.lost | late)
+        arrives = ~(conditions.lost | late)
+        return event, whole_groups(arrives, network.station, self._summed) if self._summed else arrives
+
+    def end_round(self, event: RoundEvent) -> RoundEvent:
+        """Return the same round: `start_round` has drawn all faults."""
+        return event
 
     def change(self, number: int, network: Network) -> bool:
         """Let terminals move, go and come, and rows arrive, as is due before round ``number``; False if none did."""

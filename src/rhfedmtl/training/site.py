@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Scaler
-from rhfedmtl.engines.network import IntArray, Network, Outcome
+from rhfedmtl.engines.network import BoolArray, Network
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import Cost
@@ -23,45 +23,27 @@ from rhfedmtl.training.accounting import Accounting
 from rhfedmtl.training.result import Metrics, evaluate
 
 
-class RoundHeld(NamedTuple):
-    """A BS iteration as it went: what is charged for, H of every terminal that was asked (0: not), what came of it."""
-
-    event: RoundEvent
-    local_steps: IntArray
-    outcome: Outcome
-
-
-def asked_steps(event: RoundEvent) -> IntArray:
-    """H of every terminal, 0 of those that take no part; a view that takes no memory where all are alike."""
-    steps = np.asarray(np.broadcast_to(event.local_steps, event.layout.n_terminals))
-    if event.terminal_ids is None:
-        return steps
-    asked = np.zeros_like(steps)
-    asked[event.terminal_ids] = steps[event.terminal_ids]
-    return asked
-
-
 class Environment(Protocol):
-    """Who is there, and what happens to a round."""
+    """Who takes part in a run, and what happens to its rounds; a run without faults has none."""
 
     def change(self, number: int, network: Network) -> bool:
-        """Let members come, go and move as is due before round ``number``; whether any did."""
+        """Let members come, go and move as is due before round ``number``; return True if any did."""
 
-    def hold(self, planned: RoundEvent, cost: Cost, network: Network) -> RoundHeld:
-        """Hold a round as far as those who are there can."""
+    def start_round(self, planned: RoundEvent, cost: Cost, network: Network) -> tuple[RoundEvent, BoolArray | None]:
+        """Return the round that can take place, and whose updates arrive (None: all)."""
+
+    def end_round(self, event: RoundEvent) -> RoundEvent:
+        """Return the round as it took place, which is charged."""
 
     def state(self) -> dict[str, Any]:
-        """What the rounds so far leave for the next."""
+        """Return what the rounds so far leave for the next."""
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave."""
 
 
 class Evaluation(Protocol):
-    """Test metrics, and how hard to try for a certificate at the end.
-
-    While a member is silent there is none, which only happens on a real network.
-    """
+    """Test metrics, and how often a last certificate is tried for: on a real network a member may be silent."""
 
     def tries(self) -> Iterator[None]:
         """Once for every time that a run which has ended may ask for it, before that of an earlier round has to do."""

@@ -32,8 +32,9 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.config import GOOD_ENOUGH, usual_scale
 from rhfedmtl.training.privacy import PrivatePlan
 from rhfedmtl.training.result import Metrics
-from rhfedmtl.training.run import Run, Settings
-from rhfedmtl.training.site import RoundHeld, Site, asked_steps
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
+from rhfedmtl.training.site import Site
 
 TRIES = 3
 """How often a last certificate is tried for before the one of an earlier round has to do."""
@@ -94,11 +95,13 @@ class Membership:
         """Whether members have changed since the last server iteration."""
         return self._network.sync()
 
-    def hold(self, planned: RoundEvent, cost: Cost, network: Network) -> RoundHeld:
-        """Let the stations hold a round; what it was follows from what they answer."""
-        steps = asked_steps(planned)
-        outcome = network.round(planned.round, steps)
-        return RoundHeld(_as_it_was(planned, self._network.last_round), steps, outcome)
+    def start_round(self, planned: RoundEvent, cost: Cost, network: Network) -> tuple[RoundEvent, None]:
+        """Return the round as planned: the stations find out who is there."""
+        return planned, None
+
+    def end_round(self, event: RoundEvent) -> RoundEvent:
+        """Return the round as the stations say it took place."""
+        return _as_it_was(event, self._network.last_round)
 
     def state(self) -> dict[str, Any]:
         """Nothing: the network knows its members."""

@@ -39,7 +39,7 @@ from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.roles.messages import Noising
 from rhfedmtl.roles.words import how_many
 from rhfedmtl.runs.records import summary
-from rhfedmtl.training import checkpoint
+from rhfedmtl.training import checkpoint, snapshot
 from rhfedmtl.training.privacy import RESOURCE, STATEMENT, Privacy, PrivatePlan, planned
 from rhfedmtl.training.run import Progress, Result, Run, mean
 
@@ -98,11 +98,10 @@ class Shortener(checkpoint.Keeper):
         """Whether the journal is long."""
         return self._journal.due
 
-    def keep(self, run: checkpoint.Resumable) -> None:
+    def keep(self, run: Run) -> None:
         """Shorten the journal; not where an operator has just ended the training, which only the journal knows."""
-        assert isinstance(run, Run)
-        if self.due and run.between_server_iterations:
-            state, known = run.state(), {"ledger": run.ledger}
+        if self.due and run.state.plan is not None and run.state.iteration_is_over and not run.interrupted:
+            state, known = snapshot.take(run), {"ledger": run.ledger}
             self._journal.shorten(self._spec, lambda path: checkpoint.write(path, {}, state, known))
 
 
@@ -358,7 +357,7 @@ class Trainer:
             )
         if run.private is None:
             return budget
-        if run.certificate is not None and np.isfinite(run.certificate.gap):
+        if run.state.certificate is not None and np.isfinite(run.state.certificate.gap):
             raise ConfigError(
                 "the one certificate of a private training is told, and its bound is spent: begin anew with "
                 "`rhfedmtl network reset`, where the owners of terminals allow more: a larger epsilon in terminal.toml"
@@ -371,19 +370,19 @@ class Trainer:
         Who told in round zero what cannot be is no member any more, and in no price.
         """
         least = self._config.learning.least_steps
-        if run.round or run.ledger.can_afford(_price_of_round(run, least)):
+        if run.state.round or run.ledger.can_afford(_price_of_round(run, least)):
             return
         run.meet()
         price = _price_of_round(run, least)
         if run.ledger.can_afford(price):
             return
         situation = run.situation()
-        most = run.price_of_round(situation, least_of(situation, least))
+        most = run.pricing.one_round(situation, least_of(situation, least))
         work = f"{least} steps" if least else "one pass over its own rows"
         raise BudgetError(
-            f"{run.shortage} cannot pay one round in which every terminal takes {work}, which costs "
-            f"{amounts_text(price)}: {run.way_out(most)}. Fewer steps than a pass, which let a station reconstruct "
-            "rows, take a new network with --least-steps and a line of every owner"
+            f"{run.pricing.shortage} cannot pay one round in which every terminal takes {work}, which costs "
+            f"{amounts_text(price)}: {run.pricing.way_out(most)}. Fewer steps than a pass, which let a station "
+            "reconstruct rows, take a new network with --least-steps and a line of every owner"
         )
 
     @staticmethod
@@ -399,7 +398,7 @@ class Trainer:
     def _take_up(run: Run, path: Path | None) -> None:
         try:
             if path is not None:
-                run.resume(checkpoint.read(path))
+                snapshot.resume(run, checkpoint.read(path))
         except DataError as error:
             raise CorruptError(f"{error}; put back a copy, or begin anew with `rhfedmtl network reset`") from None
 
@@ -441,8 +440,8 @@ class Trainer:
         facts: dict[str, Any] = {
             "round": progress.round,
             "cloud_round": progress.cloud_round,
-            "local_steps": int(run.observed[-1].local_steps.max(initial=0)),
-            "answered": run.observed[-1].answers.tolist(),
+            "local_steps": int(run.state.observed[-1].local_steps.max(initial=0)),
+            "answered": run.state.observed[-1].answers.tolist(),
             "spent": run.ledger.spent,
             "left": ledger,
             "primal": certificate.primal if certificate else None,
