@@ -16,7 +16,10 @@ FARTHEST = 2.0**10
 
 def combined(weights: Vector, models: Models) -> Models:
     """Σ_m weight_m model_m."""
-    return np.asarray(sum(weight * model for weight, model in zip(weights.tolist(), models, strict=True)))
+    total = np.zeros(models.shape[1:])
+    for weight, model in zip(weights.tolist(), models, strict=True):
+        total += weight * model
+    return total
 
 
 def between(share: float, models: Models) -> Models:

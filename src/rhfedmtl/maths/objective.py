@@ -180,20 +180,29 @@ def scaled_dual(sums: Matrix, n: Vector, V: Models, relationship: Relationship, 
 
 
 def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vector:
-    """θ_b in [0, 1] with the largest Σ f_b(θ_b) − ½ tr(θV G (θV)ᵀ); beyond ``MOST_SCALED`` tasks the same for all."""
+    """θ_b in [0, 1] with the largest Σ f_b(θ_b) − ½ tr(θV G (θV)ᵀ); beyond ``MOST_SCALED`` tasks the same for all.
+
+    Each sweep solves for one θ_b after the other: the argmax of f_b(θ) − θ pull − θ² square/2.
+    """
     n_tasks = len(V)
     if n_tasks > MOST_SCALED:
-        return np.full(n_tasks, _best_share(curves.sum(axis=0), 0.0, relationship.dual_energy(V)))
-    flat = V.reshape(n_tasks, -1)
-    K = relationship.dense(n_tasks).G * (flat @ flat.T)
-    squares, theta = np.diag(K).tolist(), np.ones(n_tasks)
+        curves, K = curves.sum(axis=0, keepdims=True), np.array([[relationship.dual_energy(V)]])
+    else:
+        flat = V.reshape(n_tasks, -1)
+        K = relationship.dense(n_tasks).G * (flat @ flat.T)
+    squares, theta = np.diag(K).tolist(), np.ones(len(curves))
     for _ in range(SWEEPS):
         before = theta.copy()
         for b, (curve, square) in enumerate(zip(curves, squares, strict=True)):
-            theta[b] = _best_share(curve, float(K[b] @ theta) - square * float(theta[b]), square)
+            pull = float(K[b] @ theta) - square * float(theta[b])
+            if len(curve) == 2:
+                slope, bend = float(curve[0]) - pull, float(curve[1]) + square
+                theta[b] = min(max(slope / bend, 0.0), 1.0) if bend > 0.0 else float(slope > 0.0)
+            else:
+                theta[b] = _best_on_chords(curve, pull, square)
         if np.abs(theta - before).max() <= 1e-9:
             break
-    return theta
+    return theta if len(theta) == n_tasks else np.full(n_tasks, theta[0])
 
 
 def _curve(curve: Vector, theta: float) -> float:
@@ -203,11 +212,8 @@ def _curve(curve: Vector, theta: float) -> float:
     return float(np.interp(theta, np.append(0.0, THETAS), np.append(0.0, curve)))
 
 
-def _best_share(curve: Vector, pull: float, square: float) -> float:
-    """Argmax over θ in [0, 1] of  f(θ) − θ pull − θ² square/2."""
-    if len(curve) == 2:
-        slope, bend = float(curve[0]) - pull, float(curve[1]) + square
-        return min(max(slope / bend, 0.0), 1.0) if bend > 0.0 else float(slope > 0.0)
+def _best_on_chords(curve: Vector, pull: float, square: float) -> float:
+    """Argmax over θ in [0, 1] of  f(θ) − θ pull − θ² square/2, for an f given by its values at `THETAS`."""
     grid, values = np.append(0.0, THETAS), np.append(0.0, curve)
     slopes = np.diff(values) / np.diff(grid) - pull
     best = np.clip(slopes / square, grid[:-1], grid[1:]) if square > 0.0 else np.where(slopes > 0, grid[1:], grid[:-1])

@@ -31,6 +31,7 @@ TERMINAL, TERMINAL_LINK, STATION, STATION_LINK, CLOUD = TIERS = (
     "station-link",
     "cloud",
 )
+_BY_STATION = ("request_bytes", "result_bytes")
 MOST_STEPS = 2**31 - 1
 """Cap on affordable steps where steps are free."""
 
@@ -44,6 +45,7 @@ class Placement:
 
     terminal_task: IntArray
     n_tasks: int
+    n_terminals: int = field(init=False)
     _priced_by: list[Cost] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -55,11 +57,7 @@ class Placement:
         if isinstance(task, np.ndarray):
             task.flags.writeable = False
         object.__setattr__(self, "terminal_task", task)
-
-    @property
-    def n_terminals(self) -> int:
-        """Number of terminal ids, members or not."""
-        return len(self.terminal_task)
+        object.__setattr__(self, "n_terminals", len(task))
 
     @cached_property
     def complete(self) -> bool:
@@ -74,9 +72,11 @@ class Placement:
 
     def check(self, cost: Cost) -> None:
         """Check the sizes of price arrays, once per cost."""
-        if not any(cost is seen for seen in self._priced_by):
-            cost.check(self.n_terminals, self.n_tasks)
-            self._priced_by[:] = [*self._priced_by[-3:], cost]
+        for checked in self._priced_by:
+            if cost is checked:
+                return
+        cost.check(self.n_terminals, self.n_tasks)
+        self._priced_by[:] = [*self._priced_by[-3:], cost]
 
     def same(self, other: Placement) -> bool:
         """Whether both place the same terminals under the same stations."""
@@ -137,12 +137,14 @@ class RoundEvent:
             _check_amount(f"ahead of {name}", ahead, layout.n_tasks)
         for name, deadline in (self.deadline or {}).items():
             _check_amount(f"deadline of {name}", deadline, layout.n_terminals)
-        for name in ("local_steps", "bytes_down", "bytes_up", "slowdown"):
-            _check_amount(name, getattr(self, name), layout.n_terminals)
-        for name in ("request_bytes", "result_bytes"):
-            _check_amount(name, getattr(self, name), layout.n_tasks)
-        _check_mask("stations", self.stations, layout.n_tasks)
-        _check_mask("terminals", self.terminals, layout.n_terminals)
+        for name in ("local_steps", "bytes_down", "bytes_up", "slowdown", "request_bytes", "result_bytes"):
+            value: Any = getattr(self, name)
+            if isinstance(value, np.ndarray) or not 0 <= value < math.inf:
+                _check_amount(name, value, layout.n_tasks if name in _BY_STATION else layout.n_terminals)
+        if self.stations is not None:
+            _check_mask("stations", self.stations, layout.n_tasks)
+        if self.terminals is not None:
+            _check_mask("terminals", self.terminals, layout.n_terminals)
 
     @cached_property
     def terminal_ids(self) -> IntArray | None:
@@ -184,8 +186,11 @@ class CloudEvent:
     def __post_init__(self) -> None:
         """Check sizes and signs."""
         for name in ("bytes_down", "bytes_up"):
-            _check_amount(name, getattr(self, name), self.layout.n_tasks)
-        _check_mask("stations", self.stations, self.layout.n_tasks)
+            value: Any = getattr(self, name)
+            if isinstance(value, np.ndarray) or not 0 <= value < math.inf:
+                _check_amount(name, value, self.layout.n_tasks)
+        if self.stations is not None:
+            _check_mask("stations", self.stations, self.layout.n_tasks)
 
     @cached_property
     def station_ids(self) -> IntArray | None:
@@ -628,6 +633,6 @@ def _check_amount(name: str, value: Any, count: int) -> None:
         raise ConfigError(f"{name}={value}: it must be finite and >= 0")
 
 
-def _check_mask(name: str, mask: BoolArray | None, count: int) -> None:
-    if mask is not None and (mask.dtype != np.bool_ or mask.shape != (count,)):
+def _check_mask(name: str, mask: BoolArray, count: int) -> None:
+    if mask.dtype != np.bool_ or mask.shape != (count,):
         raise ConfigError(f"{name} must be {count} times True or False, got {mask.dtype} of shape {mask.shape}")

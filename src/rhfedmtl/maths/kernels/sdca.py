@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -460,14 +460,16 @@ def run_round(
         np.empty((n_blocks, CURVE)),
         np.empty((n_blocks, profile_length)),
     )
-    parts = cuts(layout, orders.steps, math.prod(orders.models.shape[1:]), threads)
 
-    def work(stretches: Iterator[tuple[int, int]]) -> None:
+    def work(stretches: Iterable[tuple[int, int]]) -> None:
         workspace = _make_workspace(largest, orders, profile_length)
         for first, last in stretches:
             _round_blocks(loss, rows, layout, duals, orders, answers, workspace, first, last)
 
-    in_threads(threads, parts, work)
+    if threads <= 1:
+        work([(0, n_blocks)])
+    else:
+        in_threads(threads, cuts(layout, orders.steps, math.prod(orders.models.shape[1:]), threads), work)
     if np.array_equal(layout.starts, np.arange(n_blocks + 1)):  # each terminal alone: nothing to add up
         return answers
     return add_answers(answers, layout.starts, quadratic=loss.quadratic)
@@ -495,7 +497,7 @@ def run_sums(
     parts = cuts(layout, rows.sizes, math.prod(models.shape[2:]), threads)
     flat = models.reshape(-1, models.shape[-1])
 
-    def work(stretches: Iterator[tuple[int, int]]) -> None:
+    def work(stretches: Iterable[tuple[int, int]]) -> None:
         own = OwnSums(np.empty(len(models)), np.empty((1, len(points))), np.empty((1, dual_sums.shape[1])))
         for first, last in stretches:
             _sum_blocks(loss, rows, layout, duals, flat, points, losses, dual_sums, own, first, last)
