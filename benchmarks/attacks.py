@@ -42,6 +42,7 @@ from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.engines.registry import Execution
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, WORKS, Work
 from rhfedmtl.policies.base import MOST_COUNT
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
@@ -384,19 +385,16 @@ def true_model(features: int, size: float) -> FloatArray:
 
 
 def under_moving_models(
-    terminal: Terminal, steps: int, updates: int, drift: float, *, size: float = 3.0, scale: float = 1.4
+    terminal: Terminal, steps: int, updates: int, drift: float, *, size: float = 3.0, order: Work = ASCENT
 ) -> FloatArray:
-    """Updates of an honest station's rounds while other terminals move the model about the true one.
-
-    A ``scale`` of infinity asks for gradients.
-    """
+    """Updates of an honest station's rounds while other terminals move the model about the true one."""
     random = np.random.default_rng(2)
     features = terminal.shape[1]
     centre = np.append(true_model(features - 1, size), 0.0)
     model, verdict, reports = centre.copy(), Verdict(incarnation=1), []
     for number in range(1, updates + 1):
         model = centre + 0.9 * (model - centre) + drift * size * random.normal(size=features)
-        update = terminal.work(WorkOrder(number, 0, model[None].copy(), scale, steps, verdict))
+        update = terminal.work(WorkOrder(number, 0, model[None].copy(), 1.4, steps, verdict, work=order))
         assert update is not None
         reports.append(update.delta[0])
         verdict = Verdict(number, 1.0, number, 1)
@@ -451,13 +449,13 @@ def attack_rows(updates: int) -> None:
                 print(f"training, {loss}, {merge}, λ = {weight}: {counts(results)}", flush=True)
     for loss in LOSSES:
         for size, drift in ((NEUTRAL, 3.0), (3.0, 0.3), (3.0, 0.03), (3.0, 0.003)):
-            for scale in (1.4, math.inf):
+            for order in WORKS:
                 results = []
                 for seed in range(SEEDS):
                     terminal, rows = make_terminal(loss, 14, 40, size, seed)
-                    moved = under_moving_models(terminal, 14, updates, drift, size=size, scale=scale)
+                    moved = under_moving_models(terminal, 14, updates, drift, size=size, order=order)
                     results.append(recovered(moved, rows))
-                kind = "gradients" if math.isinf(scale) else "steps"
+                kind = "gradients" if order == GRADIENT else "steps"
                 print(f"moving models, {loss}, size {size}, drift {drift}, {kind}: {counts(results)}", flush=True)
 
 

@@ -148,7 +148,8 @@ def measure_theta(fed: Federation, lam: float, done: int, *, uniform: bool, seed
         duals = rounds.make_duals(rows)._replace(alpha=alpha.copy())
         steps = np.full(len(task), STEPS[-1])
         number = np.uint64(1_000_000 + draw)
-        orders = rounds.Orders(models, scale, steps, np.uint64(seed), number, uniform)
+        ascent = np.zeros(len(task), dtype=bool)
+        orders = rounds.Orders(models, scale, steps, np.uint64(seed), number, uniform, ascent)
         gains += sdca.run_round(learned.loss, rows, layout, duals, orders).gains[:, : len(STEPS)]
     return 1.0 - gains / DRAWS / np.array(best)[:, None]
 

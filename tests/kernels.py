@@ -28,7 +28,8 @@ def compile_all(precision: str) -> None:
     X, ends = np.eye(2, dtype=precision), np.arange(3)
     rows = make_rows(X, np.ones((2, 1)), ends, norms=row_norms)
     layout, duals = make_layout(np.zeros(2, np.int64), 1, rows.ids), make_duals(rows)
-    orders = Orders(np.zeros((1, 1, 2), precision), np.ones(1), np.ones(2, np.int64), np.uint64(0), np.uint64(0), False)
+    address, gradient = (np.uint64(0), np.uint64(0)), np.array([False])
+    orders = Orders(np.zeros((1, 1, 2), precision), np.ones(1), np.ones(2, np.int64), *address, False, gradient)
     models, points, slots = np.zeros((1, 1, 1, 2)), np.ones((1, 1)), Slots(0.1, np.zeros(1), ends[:1], False, 0)
     for loss in LOSSES:
         sdca.run_round(loss, rows, layout, duals, orders)

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.deploy import nets
-from tests.deploy.inside import Peer, attach, connect, make_cloud, make_station, make_terminal, run, settle, tell
+from tests.deploy.inside import (
+    NUMBERS,
+    Peer,
+    attach,
+    connect,
+    make_cloud,
+    make_station,
+    make_terminal,
+    run,
+    settle,
+    tell,
+)
 from tests.roles.world import World
 
 from rhfedmtl.algorithms.dual import DualMethod
@@ -26,8 +38,9 @@ from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT
 from rhfedmtl.models.task_models import TaskModels
-from rhfedmtl.roles.messages import Verdict, WorkOrder
+from rhfedmtl.roles.messages import Anchor, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import OldStateError
 from rhfedmtl.training.config import RunConfig
 
@@ -169,6 +182,29 @@ def test_an_open_round_is_no_old_copy(folder: Path, tmp_path: Path) -> None:
         return "same" if epoch == service.memory.epoch else "other"
 
     assert run(interrupted) == "same"
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_station_remembers_which_work_its_anchor_asks_for(folder: Path, tmp_path: Path, *, old: bool) -> None:
+    """A file of protocol 3 has λ = ∞ for a gradient. A restarted station repeats orders only for the same work."""
+
+    async def restarted() -> tuple[str, float, list[bool]]:
+        memory = make_station(folder, tmp_path).memory
+        memory.station.receive_anchor(Anchor(2, 0, np.ones((1, NUMBERS)), 0.3, work=GRADIENT))
+        memory.save()
+        memory.note_open(4, {1: 5}, {1: 5})
+        if old:
+            record = memory.record()
+            record.anchor.ClearField("work")
+            record.anchor.lam = np.inf
+            memory._file.write(record.SerializeToString())
+        again = make_station_again(folder, tmp_path).memory
+        anchor = again.station.anchor
+        same = [again.may_reopen(4, {1: 5})]
+        again.station.anchor = replace(anchor, work=ASCENT)
+        return anchor.work, anchor.lam, [*same, again.may_reopen(4, {1: 5})]
+
+    assert run(restarted) == (GRADIENT, *((1.0, [False, False]) if old else (0.3, [True, False])))
 
 
 def make_station_again(folder: Path, tmp_path: Path) -> Any:

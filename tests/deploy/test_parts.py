@@ -40,6 +40,7 @@ from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, DataError, PeerError
+from rhfedmtl.maths.quasi_newton import GRADIENT
 from rhfedmtl.policies.base import ONE_PASS, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
@@ -59,10 +60,10 @@ KEY = masking.Key(7, bytes(range(32)), b"proof")
 MESSAGES = [
     VERDICT,
     said.Anchor(1, 2, X, 0.5),
-    said.Anchor(1, 2, X, np.inf),
+    said.Anchor(1, 2, X, 0.5, work=GRADIENT),
     said.Anchor(1, 2, X, 0.5, origin=X + 1.0),
     said.WorkOrder(4, 7, X, 1.5, 20, VERDICT),
-    said.WorkOrder(4, 7, X, np.inf, 20, VERDICT),
+    said.WorkOrder(4, 7, X, 1.5, 20, VERDICT, work=GRADIENT),
     said.Update(4, 7, X, X[0], np.array([np.inf, 1.0])),
     said.Probe(7, 3, X[None], X, True, VERDICT),
     said.Sums(7, 3, X[0], X[1], X),
@@ -139,8 +140,13 @@ def test_every_message_of_the_roles_has_its_form() -> None:
         (said.Verdict, wire.Verdict(factor=np.nan)),
         (said.Anchor, wire.Anchor(center=codec.tensor(X), lam=np.nan)),
         (said.Anchor, wire.Anchor(center=codec.tensor(X), lam=-np.inf)),
+        (said.Anchor, wire.Anchor(center=codec.tensor(X), lam=np.inf)),
+        (said.Anchor, wire.Anchor(center=codec.tensor(X), lam=np.inf, work=wire.GRADIENT)),
+        (said.Anchor, wire.Anchor(center=codec.tensor(X))),
+        (said.Anchor, wire.Anchor(center=codec.tensor(X), lam=-0.5, work=wire.GRADIENT)),
         (said.WorkOrder, wire.WorkOrder(model=codec.tensor(X), scale=np.nan)),
         (said.WorkOrder, wire.WorkOrder(model=codec.tensor(X), scale=-np.inf)),
+        (said.WorkOrder, wire.WorkOrder(model=codec.tensor(X), scale=np.inf)),
         (said.WorkOrder, wire.WorkOrder(model=codec.tensor(X), verdict=wire.Verdict(factor=np.inf))),
         (said.Update, wire.Update(delta=codec.tensor(X), gains=codec.tensor([np.inf]), profile=codec.tensor(X))),
         (said.Update, wire.Update(delta=codec.tensor(X), gains=codec.tensor(X), profile=codec.tensor([np.nan]))),
@@ -176,6 +182,19 @@ def test_bad_messages_are_refused(kind: Any, bad: Any) -> None:
     """Numbers that are not finite, and parts that do not fit together, do not get past the reader."""
     with pytest.raises(PeerError):
         codec.from_wire(kind, bad)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (said.Anchor, wire.Anchor(center=codec.tensor(X), lam=0.5, work=7)),
+        (said.WorkOrder, wire.WorkOrder(model=codec.tensor(X), scale=1.5, work=7)),
+    ],
+)
+def test_work_that_this_version_does_not_know_is_refused_by_name(kind: Any, message: Any) -> None:
+    """It would be taken for another kind of work."""
+    with pytest.raises(PeerError, match=rf"work of {kind.__name__} is 7: choose from dual-ascent, gradient"):
+        codec.from_wire(kind, message)
 
 
 @given(ARRAYS)

@@ -47,10 +47,11 @@ def rows_of(loss: str, intercept: bool) -> rounds.Rows:
 
 
 def orders_of(number: int, shape: tuple[int, int], uniform: bool, scale: float = 3.0) -> rounds.Orders:
-    """H within a pass and beyond it."""
+    """H within a pass and beyond it; in the last round the first station asks for gradients."""
     models = 0.3 * np.random.default_rng(number).normal(size=(2, *shape))
     steps = np.array([5, 3, 40])
-    return rounds.Orders(models, np.full(2, scale), steps, np.uint64(3), np.uint64(number), uniform)
+    gradient = np.array([number == 3, False])
+    return rounds.Orders(models, np.full(2, scale), steps, np.uint64(3), np.uint64(number), uniform, gradient)
 
 
 def close(left: Any, right: Any) -> None:

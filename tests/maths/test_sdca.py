@@ -54,7 +54,8 @@ def orders_of(
     models = rng.normal(size=(n_stations, rows.y.shape[1], width)).astype(rows.X.dtype)
     scale = np.linspace(0.8, 3.0, n_stations)
     steps = np.broadcast_to(np.asarray(steps, dtype=np.int64), len(rows.ids)).copy()
-    return rounds.Orders(models, scale, steps, np.uint64(seed), np.uint64(number), more.pop("uniform", False))
+    gradient = np.zeros(n_stations, dtype=bool)
+    return rounds.Orders(models, scale, steps, np.uint64(seed), np.uint64(number), more.pop("uniform", False), gradient)
 
 
 def run(loss: Any, rows: rounds.Rows, duals: rounds.Duals, orders: Any, station: Any, **more: Any) -> rounds.Answers:
@@ -258,7 +259,8 @@ def test_a_terminal_alone_gives_what_it_gives_in_a_batch(dtype: Any) -> None:
         duals = rounds.make_duals(alone)
         duals.alpha[:] = batch.alpha[part]
         b = STATION[t]
-        one = rounds.Orders(orders.models[b : b + 1], orders.scale[b : b + 1], orders.steps[t : t + 1], *orders[3:])
+        own = {name: getattr(orders, name)[b : b + 1] for name in ("models", "scale", "gradient")}
+        one = orders._replace(**own, steps=orders.steps[t : t + 1])
         total[b] += run(loss, alone, duals, one, [0]).delta[0]
         np.testing.assert_array_equal(duals.pending, batch.pending[part])
     np.testing.assert_array_equal(total, answers.delta)
@@ -329,7 +331,8 @@ def optimum(rows: rounds.Rows, lam_n: float, loss: Any) -> Any:
     width = rows.X.shape[1] + int(rows.constant > 0.0)
     w = np.zeros((1, 1, width))
     for number in range(400):
-        orders = rounds.Orders(w, np.array([lam_n]), np.array([len(rows.X)]), np.uint64(0), np.uint64(number), False)
+        address, steps = (np.uint64(0), np.uint64(number)), np.array([len(rows.X)])
+        orders = rounds.Orders(w, np.array([lam_n]), steps, *address, False, np.array([False]))
         w = w + sdca.run_round(loss, rows, layout, duals, orders).delta / lam_n
         duals.settle[:] = 1.0
     return w[0, 0]

@@ -41,7 +41,8 @@ def work(loss: Any, X: Any, y: Any, weight: Any, matrix: Any, slots: Slots, step
     rows = make_rows(X, y, OFFSETS, weight=weight, constant=1.0)
     layout = make_layout(np.zeros(len(SIZES), dtype=np.int64), 1, rows.ids)
     uniform, threads = how.get("uniform", False), how.get("threads", 1)
-    orders = Orders(matrix[None], np.array([ETA]), np.asarray(steps), np.uint64(SEED), np.uint64(ROUND), uniform)
+    how_many, address = np.asarray(steps), (np.uint64(SEED), np.uint64(ROUND))
+    orders = Orders(matrix[None], np.array([ETA]), how_many, *address, uniform, np.array([False]))
     return sgd.run_round(loss, rows, layout, make_duals(rows), orders, slots, threads=threads)
 
 

@@ -15,6 +15,7 @@ from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.kernels.kernel import find_kernel
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles import masks, round_zero
 from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums
@@ -415,7 +416,8 @@ def test_rule_3_no_model_gives_the_update_of_one(how: str, grouped: bool) -> Non
         factor = 0.0 if how == "dropped" else 1.0
         for t in members:
             verdict = Verdict(number - 1, factor if number > 1 else 0.0, number - 1, 1)
-            update = roles[t].work(WorkOrder(number, t, model, np.inf if dual else 1e-3, 120, verdict))
+            work = GRADIENT if dual else ASCENT
+            update = roles[t].work(WorkOrder(number, t, model, 1e-3, 120, verdict, work=work))
             assert update is not None
             held[t] = update.delta[0]
             world.words[t] = masks.to_words(update.delta[0], MaskedSums().grid_step)

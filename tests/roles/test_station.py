@@ -13,6 +13,7 @@ from rhfedmtl.algorithms.merges import Add, LineSearch
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.kernels.rounds import CURVE
+from rhfedmtl.maths.quasi_newton import GRADIENT
 from rhfedmtl.roles.channel import Int8
 from rhfedmtl.roles.messages import Anchor, Join, Leave, Scaling, Sums, Update
 from rhfedmtl.roles.station import BaseStation
@@ -154,11 +155,18 @@ def test_a_join_that_cannot_be_right_is_refused(join: Join) -> None:
 
 @pytest.mark.parametrize(
     "anchor",
-    [Anchor(2, 1, np.zeros(SHAPE), 0.1), Anchor(2, 0, np.zeros((1, 2)), 0.1), Anchor(2, 0, np.zeros(SHAPE), 0.0)],
+    [
+        Anchor(2, 1, np.zeros(SHAPE), 0.1),
+        Anchor(2, 0, np.zeros((1, 2)), 0.1),
+        Anchor(2, 0, np.zeros(SHAPE), 0.0),
+        Anchor(2, 0, np.zeros(SHAPE), np.inf),
+        Anchor(2, 0, np.zeros(SHAPE), np.inf, work=GRADIENT),
+        Anchor(2, 0, np.zeros(SHAPE), 0.1, work="guess"),  # type: ignore[arg-type]
+    ],
 )
 def test_an_anchor_that_cannot_be_right_is_refused(anchor: Anchor) -> None:
-    """Another station's, another shape, or λ ≤ 0."""
-    with pytest.raises(PeerError, match="does not fit"):
+    """Another station's, another shape, a λ that is no positive number, or unknown work."""
+    with pytest.raises(PeerError, match=r"does not fit|choose from"):
         station().receive_anchor(anchor)
 
 

@@ -13,10 +13,11 @@ from rhfedmtl.algorithms.merges import LineSearch
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.losses import Logistic, SmoothedHinge
+from rhfedmtl.maths.quasi_newton import GRADIENT
 from rhfedmtl.roles.channel import MaskedSums
-from rhfedmtl.roles.messages import Anchor, Scaling, Sums, Update
+from rhfedmtl.roles.messages import Anchor, Scaling, Sums, Update, Verdict, WorkOrder
 from rhfedmtl.roles.station import BaseStation
-from rhfedmtl.roles.summed import SummingStation, words_of
+from rhfedmtl.roles.summed import SummingStation, content_of, words_of
 from rhfedmtl.roles.terminal import Terminal
 
 METHOD = DualMethod(channel=MaskedSums())
@@ -50,6 +51,13 @@ def updates(station: BaseStation, terminals: list[Terminal], number: int) -> lis
     orders = station.open_round(number, dict.fromkeys(IDS, 9))
     found = [terminal.work(order) for terminal, order in zip(terminals, orders, strict=True)]
     return [update for update in found if update is not None]
+
+
+def test_masks_of_orders_for_other_work_do_not_cancel() -> None:
+    """A station that asks a terminal for a gradient, and the others for steps, learns no sum."""
+    order = WorkOrder(1, 3, np.zeros((1, 5)), 2.0, 9, Verdict())
+    assert content_of(order) != content_of(replace(order, work=GRADIENT))
+    assert content_of(order) == content_of(replace(order, terminal=5))
 
 
 @pytest.mark.parametrize("method", [METHOD, *(replace(METHOD, loss=loss, merge=LineSearch()) for loss in LOSSES)])

@@ -12,7 +12,8 @@ import pytest
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
-from rhfedmtl.maths.losses import Squared
+from rhfedmtl.maths.losses import SmoothedHinge, Squared
+from rhfedmtl.maths.quasi_newton import GRADIENT
 from rhfedmtl.roles.messages import Goodbye, Probe, Release, Scaling, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Phase, Terminal
 
@@ -254,12 +255,25 @@ def test_numbers_as_labels_must_be_finite() -> None:
         {"local_steps": 0},
         {"scale": 0.0},
         {"scale": float("nan")},
+        {"scale": float("inf")},
+        {"scale": float("inf"), "work": GRADIENT},
     ],
 )
 def test_an_order_that_cannot_be_right_is_refused(changes: dict[str, Any]) -> None:
     """Shapes and values of an order are checked before anything is computed from them."""
     with pytest.raises(PeerError):
         attached().work(order(1, **changes))
+
+
+def test_work_that_a_terminal_does_not_know_is_refused_by_name() -> None:
+    """It takes no steps instead, and a gradient takes the place of the duals that were there, at any scale."""
+    with pytest.raises(PeerError, match="for terminal 7 asks for work 'guess': choose from dual-ascent, gradient"):
+        attached().work(order(1, work="guess"))
+    slopes = np.array([SmoothedHinge().slope(0.0, label) for label in Y[:, 0]])
+    for scale in (2.0, 1e-6):
+        update = attached().work(order(1, work=GRADIENT, scale=scale, local_steps=6))
+        assert update is not None
+        np.testing.assert_allclose(update.delta[0], -slopes @ X, rtol=1e-12)
 
 
 @pytest.mark.parametrize("models", [np.zeros((1, 1, 2)), np.zeros((1, 3)), np.full((1, 1, 3), np.inf)])

@@ -20,8 +20,10 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.deploy.wire import codec
+from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError, DataError
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, Work
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import RoundEvent, event_totals
@@ -31,6 +33,7 @@ from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.channel import Int8
 from rhfedmtl.roles.messages import (
     EMPTY,
+    ENVELOPE,
     FLOAT64,
     Anchor,
     Message,
@@ -42,6 +45,7 @@ from rhfedmtl.roles.messages import (
     Update,
     Verdict,
     WorkOrder,
+    message_sizes,
     round_zero_bytes,
 )
 from rhfedmtl.training.run import Result, Run, Settings, train
@@ -158,7 +162,9 @@ def test_sizes_are_those_of_the_wire(d: int) -> None:
         Update(8, 3, w, gains, np.ones(3)),
         Probe(3, 5, np.stack([w, w]), np.ones((26, 2)), False, verdict),
         Sums(3, 5, np.ones(26), np.ones(2), np.empty(0)),
+        WorkOrder(8, 3, w, 2.0, 100, verdict, work=GRADIENT),
         Anchor(4, 1, w, 0.5),
+        Anchor(4, 1, w, 0.5, work=GRADIENT),
         Report(4, 1, 8, w, 70, 1),
         Report(4, 1, 8, Int8().reported(w), 70, 1, Int8.report_dtype),
         MomentsReport.of(3, moments, FLOAT64),
@@ -169,6 +175,19 @@ def test_sizes_are_those_of_the_wire(d: int) -> None:
     for message in said:
         written = framed(len(codec.to_wire(message).SerializeToString()))
         assert written <= message.n_bytes <= written + 20
+
+
+@pytest.mark.parametrize("work", [ASCENT, GRADIENT])
+def test_a_round_is_charged_what_its_orders_and_anchors_take_on_their_streams(work: Work) -> None:
+    """An engine charges no less than the stream carries, and hardly more, for both kinds of work."""
+    w, sizes = np.random.default_rng(0).normal(size=(1, 50)), message_sizes((1, 50), 1, 0)
+    order, anchor = WorkOrder(8, 3, w, 2.0, 100, Verdict(7, 0.5, 7, 1), work=work), Anchor(4, 1, w, 0.5, work=work)
+    for charged, sent in (
+        (sizes.order, wire.TerminalDown(order=codec.to_wire(order))),
+        (sizes.anchor, wire.StationDown(request=wire.Request(id=9, assign=codec.to_wire(anchor)))),
+    ):
+        written = framed(len(sent.SerializeToString()))
+        assert written <= charged <= written + ENVELOPE
 
 
 def test_round_zero_takes_half_the_bytes_where_numbers_are_rounded() -> None:

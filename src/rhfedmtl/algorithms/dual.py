@@ -5,7 +5,6 @@ HFedMTL, RHFedMTL, CoCoA, MOCHA and local models are all settings of this one me
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -85,5 +84,5 @@ class DualMethod(Method):
         return lam * max(n, 1.0) / self.merge.sigma(members)
 
     def factor(self, arrived: Arrived) -> float:
-        """As the merge says; a gradient (λ_b = ∞) takes the place of what was there before."""
-        return 1.0 if math.isinf(arrived.scale) else self.merge.factor(arrived)
+        """Return the factor of the merge; 1 in a gradient round, which replaces all duals."""
+        return 1.0 if arrived.gradient else self.merge.factor(arrived)

@@ -20,7 +20,10 @@ CHOICES = (AUTO, ASCENT, NEWTON)
 
 
 class Arrived(NamedTuple):
-    """What a station knows when it merges: R answers, their sum Δ, its model, λ_b n_b, the profile, R's samples."""
+    """What a station knows when it merges: R answers, their sum Δ, its model, λ_b n_b, the profile, R's samples.
+
+    ``gradient`` is true in a gradient round.
+    """
 
     answers: int
     delta: npt.NDArray[np.float64]
@@ -28,6 +31,7 @@ class Arrived(NamedTuple):
     scale: float
     profile: npt.NDArray[np.float64]
     samples: int = 0
+    gradient: bool = False
 
 
 class Merge(Protocol):

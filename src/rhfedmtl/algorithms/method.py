@@ -61,7 +61,7 @@ class Channel:
 
     @property
     def for_gradients(self) -> Channel:
-        """The channel of updates that are asked for with λ_b = ∞: a search needs more of their digits."""
+        """The channel of updates of a gradient round: a search needs more of their digits."""
         return self
 
     @property
@@ -210,7 +210,7 @@ class Method(ABC):
 
     @abstractmethod
     def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any, origin: Any = 0.0) -> FloatArray:
-        """Model that orders carry: to the bit the centre, where `report` gives the origin."""
+        """Model that orders carry: to the bit the centre, where `report` gives the origin or λ is ∞."""
 
     @abstractmethod
     def report(self, U: FloatArray, n: Any) -> FloatArray:

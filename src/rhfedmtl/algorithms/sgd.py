@@ -16,6 +16,7 @@ from rhfedmtl.algorithms.method import FloatArray, Method
 from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.maths.kernels.kernel import Kernel
 from rhfedmtl.maths.kernels.rounds import Answers, Duals, Layout, Orders, Rows, Slots
+from rhfedmtl.maths.quasi_newton import ASCENT, Work
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship
 
@@ -43,6 +44,10 @@ class Server:
     def weights(self, n_tasks: int, memory: Memory) -> FloatArray:
         """λ_b of the anchors, where terminals are told anything by it."""
         return np.ones(n_tasks)
+
+    def work(self, memory: Memory) -> Work:
+        """Return the work of the next anchors: steps of the method."""
+        return ASCENT
 
     def passes(self, memory: Memory) -> int:
         """Passes over the rows that what is sent now asks for, where a policy goes by that."""

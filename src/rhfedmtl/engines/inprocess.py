@@ -22,9 +22,10 @@ from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.kernels import compiled_kernel, loops, rounds
 from rhfedmtl.maths.kernels.kernel import gradients
 from rhfedmtl.maths.objective import Points
+from rhfedmtl.maths.quasi_newton import GRADIENT
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.channel import kept_back, settled
-from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
+from rhfedmtl.roles.messages import Anchor, Report, StationSums, check_anchors, message_sizes
 from rhfedmtl.roles.round_zero import Spreads, together
 from rhfedmtl.roles.station import refuse_divergence, sent_models
 
@@ -98,6 +99,7 @@ class InProcess:
         self._told = np.zeros_like(self._U)  # the models of the last orders
         self._center, self._lam = np.zeros_like(self._U[:, : self._shared]), np.zeros(self._n_stations)
         self._origin = np.zeros_like(self._center)
+        self._gradient = np.zeros(self._n_stations, dtype=bool)
         # What each terminal's channel keeps back, and what it will have kept back if its update is applied wholly.
         self._residual = np.zeros((len(self._home), *self._U.shape[1:])) if method.channel.keeps_residual else None
         self._sent_residual = None if self._residual is None else np.zeros_like(self._residual)
@@ -129,7 +131,8 @@ class InProcess:
     @property
     def models(self) -> Float64Array:
         """What orders start from."""
-        return self.method.model(self._U, self._n, self._center, self._lam, self._origin)
+        lam = np.where(self._gradient, np.inf, self._lam)  # in the limit w_b = c_b
+        return self.method.model(self._U, self._n, self._center, lam, self._origin)
 
     @property
     def alpha(self) -> Float64Array:
@@ -167,6 +170,7 @@ class InProcess:
             self._U.copy(),
             self._center.copy(),
             self._lam.copy(),
+            self._gradient.copy(),
             self.alpha.copy(),
             None if self._residual is None else self._residual.copy(),
             self._told.copy() if self.method.channel.keeps_residual else None,
@@ -185,6 +189,7 @@ class InProcess:
         sizes = self._ends - self.rows.starts if state.sizes is None else state.sizes
         self.rows = rounds.with_sizes(self.rows, sizes)
         self._U, self._center, self._lam = state.U.copy(), state.center.copy(), state.lam.copy()
+        self._gradient = state.gradient.copy()
         self._membership, self._last_round = state.membership.copy(), state.round
         if state.residual is not None:
             self._residual = state.residual.copy()
@@ -195,10 +200,11 @@ class InProcess:
 
     def assign(self, anchors: list[Anchor]) -> None:
         """Take the anchors of the stations named."""
+        check_anchors(*anchors)
         for anchor in anchors:
             self._center[anchor.task] = anchor.center
             self._origin[anchor.task] = 0.0 if anchor.origin is None else anchor.origin
-            self._lam[anchor.task] = anchor.lam
+            self._lam[anchor.task], self._gradient[anchor.task] = anchor.lam, anchor.work == GRADIENT
             self._U[anchor.task] = self.method.start(self._U[anchor.task], self._n[anchor.task], anchor.center)
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
@@ -210,7 +216,7 @@ class InProcess:
         models = self.models
         scale = self._lam * np.maximum(self._n, 1.0)
         stations = zip(self._lam.tolist(), self._n.tolist(), self._members.tolist(), strict=True)
-        exact = np.isinf(self._lam) | (self._origin == self.V).all(axis=(1, 2))
+        exact = self._gradient | (self._origin == self.V).all(axis=(1, 2))
         self._told = sent_models(self.method, models, self._told, exact)
         with np.errstate(over="ignore"):  # what is too large for single precision is refused below
             sent = self._told.astype(self.rows.X.dtype)
@@ -221,14 +227,14 @@ class InProcess:
             np.uint64(self.seed),
             np.uint64(number),
             self.method.uniform,
+            self._gradient,
         )
         answers = self._received(self.work(orders), cohort, number)
         refuse_divergence(answers.delta, number)
         answers.delta[void], answers.gains[void] = 0.0, 0.0
-        known = zip(
-            answered.tolist(), answers.delta, models, scale.tolist(), answers.profile, cohort.samples, strict=True
-        )
-        factor = np.array([self.method.factor(Arrived(*each)) if each[0] else 0.0 for each in known])
+        parts = answers.delta, models, scale.tolist(), answers.profile, cohort.samples, self._gradient.tolist()
+        arrived = map(Arrived, answered.tolist(), *parts)
+        factor = np.array([self.method.factor(sums) if sums.answers else 0.0 for sums in arrived])
         self._U = self.method.merged(self._U, answers.delta, factor, self._center)
         self.tell(cohort, factor)
         self._last_round = number
@@ -271,7 +277,7 @@ class InProcess:
         works = orders.steps[layout.order] > 0
         places = slice(None) if works.all() else np.flatnonzero(works)
         worked, kept = layout.order[places], self._residual
-        channel = method.channel.for_gradients if np.isinf(orders.scale).all() else method.channel
+        channel = method.channel.for_gradients if orders.gradient.all() else method.channel
         sent = channel.send(answers.delta[places], None if kept is None else kept[worked])
         answers.delta[places] = sent.delta
         if self._sent_residual is not None and sent.residual is not None:

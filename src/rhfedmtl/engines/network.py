@@ -46,8 +46,9 @@ class State(NamedTuple):
 
     ``station`` and ``sizes`` are by terminal, ``alpha`` by row as the federation has them, arrived or not, with
     everything settled; the others are by station. Where all rows have arrived, ``sizes`` may be None. ``U`` is what
-    `Method` calls so, ``center``, ``lam`` and ``origin`` the anchor; ``residual`` is what each terminal keeps back of
-    its updates, ``told`` are the models of the last orders, None where the channel rounds nothing.
+    `Method` calls so, ``center``, ``lam``, ``gradient`` (its work) and ``origin`` the anchor; ``residual`` is what each
+    terminal keeps back of its updates, ``told`` are the models of the last orders, None where the channel rounds
+    nothing.
     """
 
     round: int
@@ -57,6 +58,7 @@ class State(NamedTuple):
     U: Float64Array
     center: Float64Array
     lam: Float64Array
+    gradient: BoolArray
     alpha: Float64Array | Later
     residual: Float64Array | None = None
     told: Float64Array | None = None

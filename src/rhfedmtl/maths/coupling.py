@@ -44,27 +44,30 @@ class Anchors(NamedTuple):
     """What base station b needs of the coupling: minimise loss_b + λ_b/2 ‖w − c_b‖² + constant_b.
 
     ``center`` is what a station holds whose v_b is ``origin``, which is zero where there is none: then it is c_b.
+    With ``gradient``, stations hold c_b at any v_b: λ_b does not count, and its place takes the limit ∞.
     """
 
     center: Models
     lam: Vector
     constant: Vector
     origin: Models | None = None
+    gradient: bool = False
 
     def held(self, V: Models) -> Models:
         """w_b = c_b + v_b/λ_b, what stations hold whose v_b is this: to the bit the centre at the origin."""
         moved = V if self.origin is None else V - self.origin
-        return np.asarray(self.center + moved / self.lam[:, None, None])
+        return np.asarray(self.center + moved / (np.inf if self.gradient else self.lam[:, None, None]))
 
     def held_by(self, b: int, v: Models) -> Models:
         """The same of one station."""
         moved = v if self.origin is None else v - self.origin[b]
-        return np.asarray(self.center[b] + moved / self.lam[b])
+        return np.asarray(self.center[b] + moved / (np.inf if self.gradient else self.lam[b]))
 
     def without(self, b: int) -> Anchors:
         """Anchors of the other stations."""
         center, lam, constant = (np.delete(part, b, axis=0) for part in self[:3])
-        return Anchors(center, lam, constant, None if self.origin is None else np.delete(self.origin, b, axis=0))
+        origin = None if self.origin is None else np.delete(self.origin, b, axis=0)
+        return Anchors(center, lam, constant, origin, self.gradient)
 
     @property
     def zero(self) -> Models:

@@ -1,8 +1,8 @@
 """Quasi-Newton steps on the joint problem of all tasks, for the cloud.
 
-From any W terminals can set α_i = −L′(z_i), so that V = [−∇loss_b(w_b)] and the gradient of N·P is W Q − V. A step
-at a station with λ_b = ∞ does just that: such a round costs one pass, keeps U_b = Σ_t X_tᵀα_t, and every α on the
-way is a dual point with a certificate. Coordinate ascent goes on from there, and back, at no cost.
+From any W terminals can set α_i = −L′(z_i), so that V = [−∇loss_b(w_b)] and the gradient of N·P is W Q − V. A round
+whose work is "gradient" does just that: it costs one pass, keeps U_b = Σ_t X_tᵀα_t, and every α on the way is a dual
+point with a certificate. Coordinate ascent goes on from there, and back, at no cost.
 
 The Hessian of N·P is Q + diag(H_b): the coupling is known, and the losses of a task depend on its own model alone. So a
 gradient tells the curvature of every task along its own part of the step: N pairs, where L-BFGS on the joint problem
@@ -18,7 +18,7 @@ rises: if no step is better, the search asks for the gradient at the start of th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -26,7 +26,11 @@ from rhfedmtl.maths.coupling import Models, Relationship, Vector
 from rhfedmtl.maths.mixtures import between
 
 Solver = Literal["dual-ascent", "quasi-newton", "l-bfgs"]
-ASCENT: Solver = "dual-ascent"
+Work = Literal["dual-ascent", "gradient"]
+"""Work of the terminals in a server iteration: steps of the method, or the gradient under the anchor."""
+WORKS: tuple[Work, ...] = get_args(Work)
+ASCENT: Final = "dual-ascent"
+GRADIENT: Final = "gradient"
 NEWTON: Solver = "quasi-newton"
 LBFGS: Solver = "l-bfgs"
 

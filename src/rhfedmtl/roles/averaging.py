@@ -65,9 +65,9 @@ class AveragingCloud(CloudStates):
         sent, self._memory = self._next()
         self._sent = self.channel.models(sent, self._sent)
         self._models = self._sent.copy()
-        weights = self._server.weights(self.n_tasks, self._memory)
+        weights, work = self._server.weights(self.n_tasks, self._memory), self._server.work(self._memory)
         return [
-            Anchor(self.cloud_round, b, self._sent[b], float(weights[b]), self.channel.model_dtype)
+            Anchor(self.cloud_round, b, self._sent[b], float(weights[b]), self.channel.model_dtype, work=work)
             for b in range(self.n_tasks)
         ]
 

@@ -17,7 +17,7 @@ from rhfedmtl.maths.coupling import squared_norms
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.mixtures import between
 from rhfedmtl.maths.objective import Dual, KeptBack, Points, any_models
-from rhfedmtl.maths.quasi_newton import ASCENT, SEARCHES, STRETCHES, QuasiNewton, Solver
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, SEARCHES, STRETCHES, QuasiNewton, Solver, Work
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen
@@ -201,12 +201,12 @@ class CloudStates:
 class Cloud(CloudStates):
     """State machine of the cloud: assign anchors, collect reports, repeat; certify when asked.
 
-    An anchor asks for coordinate ascent, or, with λ_b = ∞, for the gradient under its centre: the next point of a
-    quasi-Newton search on the joint problem (`maths/quasi_newton.py`). A cloud that ``steers`` lets the next
-    server iteration begin by what a certificate has just found to be the best so far, and not by what the stations
-    hold, which overshoots under strong coupling. Where the problem hardly couples tasks, and their first reports are
-    alike and certified, it makes the next anchors for a problem that draws them to their mean: a path from there to the
-    weights of the problem, along which all is judged and certified for the problem alone.
+    An anchor asks for coordinate ascent, or for the gradient under its centre: the next point of a quasi-Newton search
+    on the joint problem (`maths/quasi_newton.py`). A cloud that ``steers`` lets the next server iteration begin by what
+    a certificate has just found to be the best so far, and not by what the stations hold, which overshoots under strong
+    coupling. Where the problem hardly couples tasks, and their first reports are alike and certified, it makes the next
+    anchors for a problem that draws them to their mean: a path from there to the weights of the problem, along which
+    all is judged and certified for the problem alone.
     """
 
     def __init__(
@@ -256,10 +256,11 @@ class Cloud(CloudStates):
         self.anchors = self._ascend() if solver == ASCENT else self._search(solver)
         self._start = self._begin = None
         self._pull = self._pull and FADES * self._pull
-        center, lam, _, origin = self.anchors
+        center, lam, _, origin, gradient = self.anchors
+        work: Work = GRADIENT if gradient else ASCENT
         begins = [None] * len(self.tasks) if origin is None else list(origin)
         return [
-            Anchor(self.cloud_round, b, center[i], float(lam[i]), self.channel.model_dtype, begins[i])
+            Anchor(self.cloud_round, b, center[i], float(lam[i]), self.channel.model_dtype, begins[i], work)
             for i, b in enumerate(self.tasks.tolist())
         ]
 
@@ -288,7 +289,7 @@ class Cloud(CloudStates):
         elif self.anchors is not None:  # which the stations know
             self._newton.try_instead(self.channel.models(self._newton.trial(self.relationship), self.anchors.center))
         nothing = np.zeros(len(self.tasks))
-        return Anchors(self._newton.trial(self.relationship), np.full(len(self.tasks), np.inf), nothing)
+        return Anchors(self._newton.trial(self.relationship), nothing + 1.0, nothing, gradient=True)
 
     def receive(self, report: Report) -> bool:
         """Take a station's v_b; False, and no change, where it is old, overtaken, or of a task that was left out."""

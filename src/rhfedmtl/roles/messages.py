@@ -20,7 +20,9 @@ from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, WORKS, Work
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes, framed
 
 Vector = npt.NDArray[np.float64]
@@ -63,6 +65,7 @@ class Verdict:
 class Anchor(Message):
     """Cloud to station: minimise your loss + λ_b/2 ‖w − c_b‖², until the next server iteration.
 
+    If the ``work`` is "gradient": set every α_i to −L′(z_i) under c_b. λ_b then does not count.
     ``center`` is c_b; with an ``origin``, which is the v_b that the station has reported, it is the model to begin at:
     w_b = center + (v_b − origin)/λ_b, to the bit, so that terminals know it that were asked about it.
     """
@@ -73,14 +76,33 @@ class Anchor(Message):
     lam: float
     dtype: np.dtype[Any] = FLOAT64
     origin: Vector | None = None
+    work: Work = ASCENT
+
+
+def check_anchors(*anchors: Anchor) -> None:
+    """Refuse anchors with unknown work, or with a λ_b that is no finite positive number."""
+    for anchor in anchors:
+        if anchor.work not in WORKS:
+            raise unknown_work(f"anchor for task {anchor.task}", anchor.work)
+        if not 0.0 < anchor.lam < math.inf:
+            raise PeerError(
+                f"anchor for task {anchor.task} with lambda {anchor.lam} does not fit: a finite number > 0 is needed; "
+                f"work={GRADIENT!r} asks for a gradient"
+            )
+
+
+def unknown_work(message: str, work: object) -> PeerError:
+    """Error for a message that asks for unknown work."""
+    return PeerError(f"{message} asks for work {work!r}: choose from {', '.join(WORKS)}")
 
 
 @dataclass(frozen=True, eq=False)
 class WorkOrder(Message):
     """Station to terminal: take H steps from w_b; and what became of your last update.
 
-    ``scale`` is λ_b n_b/σ′. ``dtype`` is how the numbers of the model cross the wire: integers as multiples of a step,
-    added to a model that the terminal knows.
+    ``scale`` is λ_b n_b/σ′. If the ``work`` is "gradient", it does not count: steps do not move the model, and a pass
+    sets every α_i to −L′(z_i). ``dtype`` is how the numbers of the model cross the wire: integers as multiples of a
+    step, added to a model that the terminal knows.
     """
 
     round: int
@@ -90,6 +112,12 @@ class WorkOrder(Message):
     local_steps: int
     verdict: Verdict
     dtype: np.dtype[Any] = FLOAT64
+    work: Work = ASCENT
+
+    @property
+    def per_scale(self) -> float:
+        """Change of the model per change of XᵀΔα: 1/scale, or 0 in a gradient round."""
+        return 1.0 / self.scale if self.work == ASCENT else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,8 +425,8 @@ def message_sizes(
     w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
     gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, profile_length)
     asked, told = 2 * _delimited(0) + _WHOLE + _NUMBER, _WHOLE + 2 * _NUMBER + _bytes(gains)
-    order = WorkOrder(0, 0, w, 0.0, 0, Verdict(), channel.model_dtype)
-    anchor, name = Anchor(0, 0, shared, 0.0, channel.model_dtype), _model(shared.shape)
+    order = WorkOrder(0, 0, w, 1.0, 0, Verdict(), channel.model_dtype)
+    anchor, name = Anchor(0, 0, shared, 1.0, channel.model_dtype), _model(shared.shape)
     return MessageSizes(
         order.n_bytes + down,
         Update(0, 0, w, gains, profile, channel.dtype).n_bytes + up,
@@ -525,6 +553,8 @@ def _bytes(value: object) -> int:
         return 0
     if isinstance(value, np.ndarray):
         return _tensor(value.shape, FLOAT64)
+    if isinstance(value, str):
+        return 0 if value == ASCENT else _WHOLE  # protobuf does not send the first kind of work
     if isinstance(value, Verdict):
         return _delimited(3 * _WHOLE + _NUMBER)
     if isinstance(value, bytes | tuple):

@@ -39,6 +39,7 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels.rounds import FACTORS
 from rhfedmtl.maths.losses import Loss
+from rhfedmtl.maths.quasi_newton import ASCENT
 from rhfedmtl.roles.messages import LabelsReport, Sums, Update, Vector, WorkOrder
 
 EXACT, ROUNDED = 1.01, 2.0
@@ -256,7 +257,8 @@ class Bounds:
         steep = (
             self.weight * self.row_norm**2 / self.method.loss.smoothness if self.method.loss.smoothness else math.inf
         )
-        longest = 2.0 * order.local_steps * min(order.scale, steep) * (max(gain, 0.0) + slack)
+        firm = min(order.scale, steep) if order.work == ASCENT else steep
+        longest = 2.0 * order.local_steps * firm * (max(gain, 0.0) + slack)
         squared = float(np.square(update.delta).sum())
         if not self.method.channel.keeps_residual and squared > EXACT * longest:
             raise self.refuse(f"an update of norm {math.sqrt(squared):.3g} for a gain of {gain:.3g}")
@@ -336,12 +338,12 @@ class Bounds:
     @staticmethod
     def _quadratic(delta: Vector, order: WorkOrder) -> float:
         """⟨w, δ⟩ + ‖δ‖²/(2 scale)."""
-        return float((order.model * delta).sum() + np.square(delta).sum() / (2.0 * order.scale))
+        return float((order.model * delta).sum() + np.square(delta).sum() * order.per_scale / 2.0)
 
     @staticmethod
     def _moved(update: Update, order: WorkOrder) -> float:
         """Size of the terms of a gain: single precision loses a part of them in every step."""
-        return float(np.abs(order.model * update.delta).sum() + np.square(update.delta).sum() / order.scale)
+        return float(np.abs(order.model * update.delta).sum() + np.square(update.delta).sum() * order.per_scale)
 
     def _scale(self, model: Vector) -> float:
         """The largest that losses, gains and dual sums of this terminal can be at a model."""

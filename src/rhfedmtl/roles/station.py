@@ -19,6 +19,7 @@ from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.errors import DivergenceError, PeerError, ProtocolError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels.rounds import CURVE, THETAS, add_in_blocks, dual_length
+from rhfedmtl.maths.quasi_newton import GRADIENT
 from rhfedmtl.roles.channel import kept_back, with_noise
 from rhfedmtl.roles.messages import (
     Anchor,
@@ -38,6 +39,7 @@ from rhfedmtl.roles.messages import (
     Vector,
     Verdict,
     WorkOrder,
+    check_anchors,
 )
 from rhfedmtl.roles.plausibility import EXACT, Bounds, ImplausibleError, odd_labels, odd_moments
 from rhfedmtl.roles.states import Event, Table, follow, frozen
@@ -187,9 +189,10 @@ class BaseStation:
 
     @property
     def model(self) -> Vector:
-        """What orders start from: w_b = c_b + v_b/λ_b, or the models themselves."""
+        """Model of the orders: w_b = c_b + v_b/λ_b, c_b in a gradient round, or the models themselves."""
         anchor = self._anchored()
-        return self.method.model(self.U, self.n_samples, anchor.center, anchor.lam, _origin(anchor))
+        lam = np.inf if anchor.work == GRADIENT else anchor.lam  # in the limit w_b = c_b
+        return self.method.model(self.U, self.n_samples, anchor.center, lam, _origin(anchor))
 
     @property
     def state(self) -> StationState:
@@ -213,10 +216,11 @@ class BaseStation:
         """Take the cloud's anchor; an older one than the present is ignored."""
         after = self._after(Anchor)
         shapes = {part.shape for part in (anchor.center, anchor.origin) if part is not None}
-        if anchor.task != self.task or shapes != {self._shared} or not anchor.lam > 0.0:
+        check_anchors(anchor)
+        if anchor.task != self.task or shapes != {self._shared}:
             raise PeerError(
-                f"anchor for task {anchor.task} with shape {anchor.center.shape} and lambda {anchor.lam} does not fit "
-                f"station {self.task} with shape {self._shared}"
+                f"anchor for task {anchor.task} with shape {anchor.center.shape} does not fit station {self.task} with "
+                f"shape {self._shared}"
             )
         if self.anchor is None or anchor.cloud_round > self.anchor.cloud_round:
             self.anchor, self.phase = anchor, after
@@ -230,11 +234,12 @@ class BaseStation:
         strangers = sorted(set(local_steps) - set(self.members))
         if strangers or any(steps < 1 for steps in local_steps.values()):
             raise ProtocolError(f"round {number} needs members and at least 1 step each; not members: {strangers}")
-        scale = self.method.scale(self._anchored().lam, self.n_samples, len(self.members), number)
+        anchor = self._anchored()
+        scale = self.method.scale(anchor.lam, self.n_samples, len(self.members), number)
         self._told = self._sent_model()
-        kind = self.method.channel.model_dtype
+        dtype, work = self.method.channel.model_dtype, anchor.work
         orders = [
-            WorkOrder(number, t, self._told, scale, local_steps[t], self.members[t].verdict(number - 1), kind)
+            WorkOrder(number, t, self._told, scale, local_steps[t], self.members[t].verdict(number - 1), dtype, work)
             for t in sorted(local_steps)
         ]
         self.round, self.phase = number, after
@@ -244,7 +249,7 @@ class BaseStation:
 
     def _sent_model(self) -> Vector:
         anchor = self._anchored()
-        exact = np.isinf(anchor.lam) or np.all(self.v == _origin(anchor))
+        exact = anchor.work == GRADIENT or np.all(self.v == _origin(anchor))
         return np.asarray(sent_models(self.method, self.model[None], self._told[None], np.array([exact]))[0])
 
     def receive(self, update: Update) -> bool:
@@ -563,8 +568,9 @@ class BaseStation:
     def _factor(self, answered: Sequence[int], delta: Vector, profile: Vector) -> float | None:
         """Factor on the sum; None where it is none: nobody can be blamed, so that nothing of the round counts."""
         samples = sum(self.members[t].n_samples for t in answered)
-        scale = self._anchored().lam * max(self.n_samples, 1)
-        factor = self.method.factor(Arrived(len(answered), delta, self.model, scale, profile, samples))
+        anchor = self._anchored()
+        scale, gradient = anchor.lam * max(self.n_samples, 1), anchor.work == GRADIENT
+        factor = self.method.factor(Arrived(len(answered), delta, self.model, scale, profile, samples, gradient))
         return factor if np.isfinite(factor) and factor >= 0.0 else None
 
     def _check_update(self, update: Update) -> None:
@@ -603,8 +609,7 @@ def _origin(anchor: Anchor) -> Vector | float:
 def sent_models(method: Method, wanted: Vector, told: Vector, exact: npt.NDArray[np.bool_]) -> Vector:
     """Models of orders, of a station in each row, as the channel sends them.
 
-    Those that are ``exact`` stay as they are: where the gradient is asked for (λ_b = ∞), and those to begin at, which
-    terminals know.
+    ``exact`` models are not rounded: in a gradient round, and to begin at, where terminals know the model.
     """
     return np.where(exact[:, None, None], wanted, method.channel.models(wanted, told))
 

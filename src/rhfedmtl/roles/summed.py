@@ -42,7 +42,7 @@ SumRequest = WorkOrder | Probe | RowProbe | ShareProbe | Trial
 def content_of(asked: SumRequest) -> bytes:
     """What all are asked alike: masks rest on it, so that unequal orders do not cancel."""
     if isinstance(asked, WorkOrder):
-        head, arrays = struct.pack("<cQd", b"o", asked.round, asked.scale), [asked.model]
+        head, arrays = struct.pack("<cQd", b"o", asked.round, asked.scale) + asked.work.encode(), [asked.model]
     elif isinstance(asked, RowProbe):
         head, arrays = struct.pack("<c?", b"z", asked.labels), [asked.about]
     elif isinstance(asked, ShareProbe):

@@ -20,6 +20,7 @@ from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels import rounds
 from rhfedmtl.maths.kernels.kernel import Kernel, find_kernel, gradients
 from rhfedmtl.maths.kernels.rounds import dual_sums
+from rhfedmtl.maths.quasi_newton import GRADIENT, WORKS
 from rhfedmtl.roles.channel import kept_back, settled, with_noise
 from rhfedmtl.roles.messages import (
     Centring,
@@ -38,6 +39,7 @@ from rhfedmtl.roles.messages import (
     Vector,
     Verdict,
     WorkOrder,
+    unknown_work,
 )
 from rhfedmtl.roles.round_zero import Spreads
 from rhfedmtl.roles.states import Event, Table, follow, frozen
@@ -390,10 +392,12 @@ class Terminal:
             raise PeerError(
                 f"order has a model of shape {order.model.shape}, terminal {self.identity} needs {self.shape}"
             )
-        if order.local_steps < 1 or not order.scale > 0.0 or not np.isfinite(order.model).all():
+        if order.work not in WORKS:
+            raise unknown_work(f"order of round {order.round} for terminal {self.identity}", order.work)
+        if order.local_steps < 1 or not 0.0 < order.scale < math.inf or not np.isfinite(order.model).all():
             raise PeerError(
                 f"order of round {order.round} asks terminal {self.identity} for {order.local_steps} steps at scale "
-                f"{order.scale}: steps must be at least 1, the scale positive, the model finite"
+                f"{order.scale}: steps must be at least 1, the scale finite and positive, the model finite"
             )
 
     def _is_current(self, verdict: Verdict) -> bool:
@@ -445,10 +449,11 @@ class Terminal:
             self._round_seed(order.round),
             np.uint64(order.round),
             self.method.uniform,
+            np.array([order.work == GRADIENT]),
         )
         method, held = self.method, (self._rows, self._layout, self._duals)
         answers = method.work(self._kernel, *held, orders)
-        channel = method.channel.for_gradients if math.isinf(order.scale) else method.channel
+        channel = method.channel.for_gradients if order.work == GRADIENT else method.channel
         delta, factor, residual = channel.send(answers.delta, None if self._residual is None else self._residual[None])
         profile = answers.profile
         if factor[0] < 1.0:

@@ -26,7 +26,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.kernel import Kernel, gradients
 from rhfedmtl.maths.kernels.rounds import CURVE, Answers, Duals, IntArray, Layout, Orders, Rows, fixed, make_duals
 from rhfedmtl.maths.losses import Loss, Squared
-from rhfedmtl.maths.quasi_newton import ASCENT, ENOUGH_DECREASE
+from rhfedmtl.maths.quasi_newton import ASCENT, ENOUGH_DECREASE, GRADIENT, Work
 from rhfedmtl.maths.relationships import Relationship
 from rhfedmtl.policies.base import Plan, Situation, check_count
 
@@ -47,8 +47,12 @@ class NewtonServer(Server):
         return _GRADIENT, np.zeros(1)
 
     def weights(self, n_tasks: int, memory: Memory) -> FloatArray:
-        """∞ for a gradient, q_b for a direction."""
-        return np.diag(self.relationship.precision(n_tasks)) if memory[0] else np.full(n_tasks, np.inf)
+        """q_b, for the directions."""
+        return np.diag(self.relationship.precision(n_tasks))
+
+    def work(self, memory: Memory) -> Work:
+        """Gradients and directions in turn."""
+        return ASCENT if memory[0] else GRADIENT
 
     def passes(self, memory: Memory) -> int:
         """One for a gradient."""
@@ -114,7 +118,7 @@ class Giant(SgdMethod):
         station = np.repeat(layout.station, np.diff(layout.blocks))
         ends = np.arange(len(layout.order) + 1)
         alone = Layout(layout.order, ends, ends[:-1], ends)
-        look = self._looks if np.isinf(orders.scale).all() else self._directions
+        look = self._looks if orders.gradient.all() else self._directions
         found = look(kernel, rows, alone, orders, station)
         found[orders.steps[layout.order] == 0] = 0.0
         blocks = np.zeros((len(layout.station), *found.shape[1:]))
@@ -151,8 +155,9 @@ class Giant(SgdMethod):
         """s L″(z) of every row and column, from α = −L′(z): L″ is one over the curvature of the conjugate there."""
         duals, steps = make_duals(rows), np.zeros(len(rows.sizes), dtype=np.int64)
         steps[alone.order] = rows.sizes[alone.order]
-        sent, scale = W.astype(rows.X.dtype), np.full(len(alone.order), np.inf)
-        kernel.ascend(self.loss, rows, alone, duals, Orders(sent, scale, steps, np.uint64(0), np.uint64(0), False))
+        sent, every = W.astype(rows.X.dtype), np.ones(len(alone.order))
+        orders = Orders(sent, every, steps, np.uint64(0), np.uint64(0), False, every > 0.0)
+        kernel.ascend(self.loss, rows, alone, duals, orders)
         s = rows.weight[:, None]
         return np.asarray(s * _bends(self.loss, duals.pending / np.where(s > 0.0, s, 1.0), rows.y), dtype=np.float64)
 

@@ -22,7 +22,7 @@ from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, NoisedTe
 from rhfedmtl.errors import ConfigError, IncompleteError, PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.maths.objective import Points
-from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, NEWTON
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import (
     Anchor,
@@ -160,7 +160,7 @@ class RemoteNetwork:
         """Carry anchors from the cloud to the stations."""
         self.anchors = {a.task: a for a in anchors}
         requests = {b: wire.Request(assign=codec.to_wire(a)) for b, a in self.anchors.items()}
-        solver = NEWTON if np.isinf(anchors[0].lam) else ASCENT
+        solver = NEWTON if anchors[0].work == GRADIENT else ASCENT
         self.overhead.note(self._ask("assign", [anchors[0].cloud_round, solver], requests))
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import secrets
 import struct
 from collections.abc import Mapping
@@ -205,7 +206,7 @@ class Memory:
         role = self.station
         digest = hashlib.sha256(role.U.tobytes())
         if role.anchor is not None:
-            digest.update(role.anchor.center.tobytes() + struct.pack("<d", role.anchor.lam))
+            digest.update(role.anchor.center.tobytes() + struct.pack("<d", role.anchor.lam) + role.anchor.work.encode())
             digest.update(b"" if role.anchor.origin is None else role.anchor.origin.tobytes())
         for t in sorted(role.members):
             digest.update(struct.pack("<QQQ", t, role.members[t].incarnation, steps.get(t, 0)))
@@ -264,6 +265,8 @@ class Memory:
             for gone in (False, True)
         )
         barred = dict(record.quarantined)
+        if math.isinf(record.anchor.lam):  # as protocol 3 asked for a gradient
+            record.anchor.work, record.anchor.lam = wire.GRADIENT, 1.0
         self.station.restore(
             codec.from_wire(StationState, record, members=members, departed=departed, quarantined=barred)
         )

@@ -22,12 +22,13 @@ from google.protobuf.message import Message as Proto
 from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, Work
 from rhfedmtl.roles import masking, masks
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.station import Member, StationState
 from rhfedmtl.roles.terminal import TerminalState
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version that this code speaks, and the oldest that it understands."""
 MOST_NUMBERS = 1 << 26
 MOST_AXES = 4
@@ -81,6 +82,7 @@ def in_steps(values: Vector, dtype: np.dtype[Any]) -> tuple[float, npt.NDArray[A
 
 
 STEPS = {np.dtype(np.int8): wire.INT8, np.dtype(np.int16): wire.INT16}
+_WORKS: dict[Work, wire.Work] = {ASCENT: wire.DUAL_ASCENT, GRADIENT: wire.GRADIENT}
 _KINDS = {wire.FLOAT64: "<f8", wire.FLOAT32: "<f4", wire.INT8: "i1", wire.INT16: "<i2"}
 
 
@@ -118,9 +120,9 @@ def words(given: bytes, what: str) -> masks.Words:
     return np.frombuffer(given, dtype="<u8").astype(np.uint64)
 
 
-def finite(value: float, what: str, *, unless_infinite: bool = False) -> float:
-    """A number that is finite, or, where that has a meaning, +∞."""
-    if not (math.isfinite(value) or (unless_infinite and value == math.inf)):
+def finite(value: float, what: str) -> float:
+    """A number that is finite."""
+    if not math.isfinite(value):
         raise PeerError(f"{what} is {value}")
     return value
 
@@ -167,6 +169,8 @@ def _outwards(value: Any) -> Any:
         return tensor(value)
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, str):
+        return _WORKS[cast(Work, value)]
     return to_wire(value) if type(value) in FORMS else value
 
 
@@ -198,10 +202,8 @@ def stack(given: Sequence[wire.Tensor], what: str) -> Vector:
 def _reader(hint: Any, form: Form, of: str) -> Reader:
     if get_origin(hint) is np.ndarray:
         return _array_reader(hint, form, of)
-    if hint is float:
-        return lambda given, name: finite(
-            getattr(given, name), f"{name} of {of}", unless_infinite=name in form.infinite
-        )
+    if hint in _CHECKED:
+        return lambda given, name: _CHECKED[hint](getattr(given, name), f"{name} of {of}")
     if hint in FORMS or get_origin(hint) is tuple:
         return _message_reader(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -210,6 +212,16 @@ def _reader(hint: Any, form: Form, of: str) -> Reader:
         inner = _reader(get_args(hint)[0], form, of)
         return lambda given, name: inner(given, name) if given.HasField(name) else None
     return getattr
+
+
+def _work(number: int, field: str) -> Work:
+    for work, code in _WORKS.items():
+        if code == number:
+            return work
+    raise PeerError(f"{field} is {number}: choose from {', '.join(_WORKS)}")
+
+
+_CHECKED: dict[Any, Callable[[Any, str], Any]] = {float: finite, Work: _work}
 
 
 def _array_reader(hint: Any, form: Form, of: str) -> Reader:
@@ -309,8 +321,8 @@ class Form:
 
 FORMS: dict[type, Form] = {
     said.Verdict: Form(wire.Verdict),
-    said.Anchor: Form(wire.Anchor, infinite=("lam",), apart=("dtype",)),
-    said.WorkOrder: Form(wire.WorkOrder, infinite=("scale",), apart=("dtype",)),
+    said.Anchor: Form(wire.Anchor, apart=("dtype",), check=said.check_anchors),
+    said.WorkOrder: Form(wire.WorkOrder, apart=("dtype",)),
     said.Update: Form(wire.Update, rounded=("delta",), infinite=("profile",), apart=("dtype",)),
     said.Probe: Form(wire.Probe, stacked=("models",), apart=("dtype",), check=_check_probe),
     said.Sums: Form(wire.Sums),
@@ -341,7 +353,7 @@ FORMS: dict[type, Form] = {
     Member: Form(wire.MemberFile),
     StationState: Form(wire.StationFile, apart=("members", "departed", "quarantined")),
 }
-"""A profile may hold infinities: there, a factor leaves the box. λ = ∞ asks for the gradient under the centre."""
+"""A profile may hold infinities: there, a factor leaves the box."""
 _KINDS_OF_FORM: dict[Any, type] = {form.proto: kind for kind, form in FORMS.items()}
 
 

@@ -13,10 +13,17 @@ class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FLOAT32: _ClassVar[Precision]
     INT8: _ClassVar[Precision]
     INT16: _ClassVar[Precision]
+
+class Work(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DUAL_ASCENT: _ClassVar[Work]
+    GRADIENT: _ClassVar[Work]
 FLOAT64: Precision
 FLOAT32: Precision
 INT8: Precision
 INT16: Precision
+DUAL_ASCENT: Work
+GRADIENT: Work
 
 class Tensor(_message.Message):
     __slots__ = ("shape", "precision", "data", "step", "base", "weights", "shift", "constant", "reported", "share")
@@ -133,21 +140,23 @@ class Verdict(_message.Message):
     def __init__(self, round: _Optional[int] = ..., factor: _Optional[float] = ..., until: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Anchor(_message.Message):
-    __slots__ = ("cloud_round", "task", "center", "lam", "origin")
+    __slots__ = ("cloud_round", "task", "center", "lam", "origin", "work")
     CLOUD_ROUND_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     CENTER_FIELD_NUMBER: _ClassVar[int]
     LAM_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
     cloud_round: int
     task: int
     center: Tensor
     lam: float
     origin: Tensor
-    def __init__(self, cloud_round: _Optional[int] = ..., task: _Optional[int] = ..., center: _Optional[_Union[Tensor, _Mapping]] = ..., lam: _Optional[float] = ..., origin: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    work: Work
+    def __init__(self, cloud_round: _Optional[int] = ..., task: _Optional[int] = ..., center: _Optional[_Union[Tensor, _Mapping]] = ..., lam: _Optional[float] = ..., origin: _Optional[_Union[Tensor, _Mapping]] = ..., work: _Optional[_Union[Work, str]] = ...) -> None: ...
 
 class WorkOrder(_message.Message):
-    __slots__ = ("round", "terminal", "model", "scale", "local_steps", "verdict", "partners")
+    __slots__ = ("round", "terminal", "model", "scale", "local_steps", "verdict", "partners", "work")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +164,7 @@ class WorkOrder(_message.Message):
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     PARTNERS_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
     round: int
     terminal: int
     model: Tensor
@@ -162,7 +172,8 @@ class WorkOrder(_message.Message):
     local_steps: int
     verdict: Verdict
     partners: Partners
-    def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
+    work: Work
+    def __init__(self, round: _Optional[int] = ..., terminal: _Optional[int] = ..., model: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ..., work: _Optional[_Union[Work, str]] = ...) -> None: ...
 
 class Update(_message.Message):
     __slots__ = ("round", "terminal", "delta", "gains", "profile")

@@ -224,14 +224,15 @@ class Sharded:
     def state(self) -> State:
         """All that the rounds so far have changed; the duals are fetched shard by shard when they are written."""
         heads = self._gathered("head")
-        U, center, lam, membership, origin = (
+        membership, U, center, lam, gradient, origin = (
             np.concatenate([getattr(head, name) for head in heads])
-            for name in ("U", "center", "lam", "membership", "origin")
+            for name in ("membership", "U", "center", "lam", "gradient", "origin")
         )
         told = np.concatenate([head.told for head in heads]) if self.method.channel.keeps_residual else None
         alpha = Later((int(self._offsets[-1]), self.shape[0]), self._fill_duals)
         station, sizes = _apart(self.station), None if isinstance(self.sizes, Tally) else self.sizes.copy()
-        return State(heads[0].round, station, sizes, membership, U, center, lam, alpha, self._residuals(), told, origin)
+        stations = membership, U, center, lam, gradient
+        return State(heads[0].round, station, sizes, *stations, alpha, self._residuals(), told, origin)
 
     def resume(self, state: State) -> None:
         """Go on from what `state` gave, for whatever number of shards."""
@@ -327,6 +328,7 @@ class Sharded:
             state.U[own],
             state.center[own],
             state.lam[own],
+            state.gradient[own],
             np.concatenate([alpha[span] for span in rows]),
             None if state.residual is None else np.where(here[:, None, None], state.residual[ids], 0.0),
             None if state.told is None else state.told[own],

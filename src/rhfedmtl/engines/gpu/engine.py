@@ -299,7 +299,7 @@ class Gpu(InProcess):
         card, shape, columns = self._on_card(), self._card_shape, self.shape[0]
         cohort = self._card_cohort(card, orders.steps)
         base, models = self._send(_first_key(orders)), self._send(shape.pad(orders.models, np.float32))
-        scales = self._send(orders.scale)
+        per_scales = self._send(np.where(orders.gradient, 0.0, 1.0 / orders.scale))
         for part in cohort.stretches:
             n, n_visits = (which.stop - which.start for which in (part.terminals, part.visits))
             visits = self._torch.empty(n_visits, dtype=self._torch.int32, device=self._device)
@@ -310,11 +310,11 @@ class Gpu(InProcess):
             )  # fmt: skip
             self._kernels.ascend[(part.blocks.stop - part.blocks.start, columns)](
                 self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, cohort.offsets, visits,
-                cohort.blocks, card.station_of_block, models, scales, cohort.sums, self._gamma, columns, shape.features,
-                part.blocks.start, part.visits.start, **self._loss, **self._tuned, STRIDE=shape.stride,
-                WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled, MAIN=shape.main, REST=shape.rest,
-                CONSTANT_SQUARED=shape.constant**2,
-                CURVE=CURVE, ONCE=cohort.once and not orders.uniform,
+                cohort.blocks, card.station_of_block, models, per_scales, cohort.sums, self._gamma, columns,
+                shape.features, part.blocks.start, part.visits.start, **self._loss, **self._tuned,
+                STRIDE=shape.stride, WIDTH=shape.width, INTERCEPT=shape.intercept, FILLED=shape.filled,
+                MAIN=shape.main, REST=shape.rest, CONSTANT_SQUARED=shape.constant**2, CURVE=CURVE,
+                ONCE=cohort.once and not orders.uniform,
             )  # fmt: skip
         profile = self._profiles(card, cohort)
         by_station = self._by_station(card, cohort.sums)

@@ -125,7 +125,7 @@ def ascend(
     blocks,
     stations,
     models,
-    scales,
+    per_scales,
     sums,
     gamma,
     columns,
@@ -155,7 +155,7 @@ def ascend(
     block = first_block + tl.program_id(0)
     c = tl.program_id(1)
     station = tl.load(stations + block)
-    per_scale = 1.0 / tl.load(scales + station)
+    per_scale = tl.load(per_scales + station)
     parameter = tl.load(gamma)
     j = tl.arange(0, MAIN)
     r = MAIN + tl.arange(0, REST if REST > 0 else 1)

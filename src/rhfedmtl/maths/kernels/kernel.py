@@ -75,11 +75,11 @@ class Kernel(Protocol):
 def gradients(
     kernel: Kernel, loss: Loss, rows: Rows, layout: Layout, models: Float64Array, *, threads: int = 1
 ) -> Float64Array:
-    """−Σ s L′(z) x of each station under its model (station, column, feature): a pass from α = 0 with q = 0."""
+    """−Σ s L′(z) x of each station under its model (station, column, feature): a pass from α = 0."""
     steps = np.zeros(len(rows.sizes), dtype=np.int64)
     steps[layout.order] = rows.sizes[layout.order]
-    sent, scale = np.ascontiguousarray(models, rows.X.dtype), np.full(len(layout.starts) - 1, np.inf)
-    orders = Orders(sent, scale, steps, np.uint64(0), np.uint64(0), False)
+    sent, every = np.ascontiguousarray(models, rows.X.dtype), np.ones(len(models))
+    orders = Orders(sent, every, steps, np.uint64(0), np.uint64(0), False, every > 0.0)
     return kernel.ascend(loss, rows, layout, make_duals(rows), orders, threads=threads).delta
 
 

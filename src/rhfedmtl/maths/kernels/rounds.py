@@ -96,8 +96,9 @@ class Layout(NamedTuple):
 class Orders(NamedTuple):
     """What a round asks of the terminals.
 
-    ``models[b]`` is w_b (one row per column of y) and ``scale[b]`` is λ_b n_b/σ′_b. ``steps[t]`` is H; 0 leaves
-    the terminal alone. ``uniform`` draws rows with replacement instead of in passes.
+    ``models[b]`` is w_b (one row per column of y) and ``scale[b]`` is λ_b n_b/σ′_b. With ``gradient[b]`` steps do not
+    move the model: a pass sets every α_i to −L′(z_i). ``steps[t]`` is H; 0 leaves the terminal alone. ``uniform`` draws
+    rows with replacement instead of in passes.
     """
 
     models: FloatArray
@@ -106,6 +107,7 @@ class Orders(NamedTuple):
     seed: np.uint64
     round: np.uint64
     uniform: bool
+    gradient: npt.NDArray[np.bool_]
 
 
 class Answers(NamedTuple):

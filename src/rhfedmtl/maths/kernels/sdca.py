@@ -297,7 +297,8 @@ def _round_blocks(
                 by_gram = prefers_gram(n, rows.X.shape[1], steps)
                 _settle(duals, t, start, start + n)
                 _prepare(rows, orders, start, n, b, by_gram, workspace)
-                _ascend(loss, rows, duals, orders, t, 1.0 / orders.scale[b], by_gram, workspace)
+                per_scale = 0.0 if orders.gradient[b] else 1.0 / orders.scale[b]
+                _ascend(loss, rows, duals, orders, t, per_scale, by_gram, workspace)
                 visited = n if orders.uniform else min(n, steps)
                 _collect(rows, duals, start, visited, workspace, answers, block)
                 _remember(duals, t, start, n, visited, workspace)
