@@ -51,7 +51,16 @@ def write(path: Path, kind: Kind, header: Mapping[str, Any], arrays: Mapping[str
 def read(path: Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Array]]:
     """Header and arrays of a file that is whole and of this kind."""
     try:
-        arrays = _unpack(path, kind)
+        # Nothing is unpacked that could be larger than the file itself.
+        size = path.stat().st_size
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+        names = {member.filename.removesuffix(".npy") for member in members}
+        if HEADER not in names or not names <= {*kind.arrays, HEADER}:
+            raise DataError(f"{path} is not a {kind.name}: it holds {', '.join(sorted(names)[:6]) or 'nothing'}")
+        if any(member.compress_type != zipfile.ZIP_STORED or member.file_size > size for member in members):
+            raise DataError(f"{path} is not a {kind.name}: its parts are compressed")
+        arrays = unpacking.read_npz(path)
         header = json.loads(arrays.pop(HEADER).tobytes())
     except DataError:
         raise
@@ -61,7 +70,15 @@ def read(path: Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Array]]:
         raise DataError(
             f"{path} is not a {kind.name}, or was damaged ({unpacking.why(error)}): save it again"
         ) from error
-    return _verified(path, kind, header, arrays), arrays
+    if not isinstance(header, dict) or header.get("magic") != kind.name or not isinstance(header.get("format"), int):
+        raise DataError(f"{path} is not a {kind.name}: its header is of another kind")
+    if header["format"] > kind.format:
+        raise DataError(
+            f"{path} has format {header['format']}, this version reads up to {kind.format}: install a newer rhfedmtl"
+        )
+    if header.pop("sha256", None) != _digest(header, arrays):
+        raise DataError(f"{path} was damaged or changed after it was written (checksum): save it again")
+    return header, arrays
 
 
 @contextmanager
@@ -71,31 +88,6 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _unpack(path: Path, kind: Kind) -> dict[str, Array]:
-    """The arrays; nothing is unpacked that could be larger than the file itself."""
-    size = path.stat().st_size
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-    names = {member.filename.removesuffix(".npy") for member in members}
-    if HEADER not in names or not names <= {*kind.arrays, HEADER}:
-        raise DataError(f"{path} is not a {kind.name}: it holds {', '.join(sorted(names)[:6]) or 'nothing'}")
-    if any(member.compress_type != zipfile.ZIP_STORED or member.file_size > size for member in members):
-        raise DataError(f"{path} is not a {kind.name}: its parts are compressed")
-    return unpacking.read_npz(path)
-
-
-def _verified(path: Path, kind: Kind, header: Any, arrays: Mapping[str, Array]) -> dict[str, Any]:
-    if not isinstance(header, dict) or header.get("magic") != kind.name or not isinstance(header.get("format"), int):
-        raise DataError(f"{path} is not a {kind.name}: its header is of another kind")
-    if header["format"] > kind.format:
-        raise DataError(
-            f"{path} has format {header['format']}, this version reads up to {kind.format}: install a newer rhfedmtl"
-        )
-    if header.pop("sha256", None) != _digest(header, arrays):
-        raise DataError(f"{path} was damaged or changed after it was written (checksum): save it again")
-    return header
 
 
 def _digest(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:

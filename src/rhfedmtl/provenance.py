@@ -19,14 +19,10 @@ def versions() -> dict[str, str]:
     """Versions of Python and of packages, those that add to ours among them, and our own sources."""
     numbers = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
     added = {point.dist.name: point.dist.version for point in plugins() if point.dist is not None}
-    return {**numbers, **added, "sources": _sources()}
-
-
-def _sources() -> str:
-    """The code that decides numbers, in a word: records do not outlive an edit of it."""
+    # The code that decides numbers: records do not outlive an edit of it.
     root, digest = Path(__file__).resolve().parent, hashlib.sha256()
     ours = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))]
-    added = [path for name in sorted({point.module.partition(".")[0] for point in plugins()}) for path in sources(name)]
-    for path in ours + added:
+    others = sorted({point.module.partition(".")[0] for point in plugins()})
+    for path in [*ours, *(path for name in others for path in sources(name))]:
         digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    return {**numbers, **added, "sources": digest.hexdigest()[:12]}

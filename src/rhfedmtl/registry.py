@@ -122,20 +122,19 @@ class Registry(Mapping[str, E]):
     def _known(self) -> dict[str, E]:
         for point in plugins(self.group):
             try:
-                self._entries[point.name] = self._loaded(point)
+                if point.name in self.own:
+                    raise ConfigError("the library has one of that name; rename it there, or uninstall the package")
+                if point.name in self._entries:
+                    raise ConfigError("another package has one of that name; uninstall one of them")
+                entry = load(point.value)
+                if not isinstance(entry, self._kind):
+                    raise ConfigError(
+                        f"{point.value} is of type {type(entry).__name__}, and must be {self._kind.__name__}"
+                    )
+                self._entries[point.name] = entry
             except ConfigError as error:
                 self.refuse(point.name, f"of {package(point)} is refused: {error}")
         return self._entries
-
-    def _loaded(self, point: EntryPoint) -> E:
-        if point.name in self.own:
-            raise ConfigError("the library has one of that name; rename it there, or uninstall the package")
-        if point.name in self._entries:
-            raise ConfigError("another package has one of that name; uninstall one of them")
-        entry = load(point.value)
-        if not isinstance(entry, self._kind):
-            raise ConfigError(f"{point.value} is of type {type(entry).__name__}, and must be {self._kind.__name__}")
-        return entry
 
 
 @cache

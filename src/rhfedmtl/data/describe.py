@@ -138,17 +138,13 @@ def _federation_text(federation: Federation) -> str:
         *_label_lines("training labels", facts["train_labels"], federation.kind),
         *_label_lines("test labels", facts["test_labels"], federation.kind),
     ]
-    return _text(facts, lines) + "\n\n" + _task_table(facts)
-
-
-def _task_table(facts: dict[str, Any]) -> str:
     rows = [f"{'task':<32}{'terminals':>12}{'training rows':>16}{'test rows':>12}"]
     for name, task in facts["per_task"].items():
         shown = textwrap.shorten(name, 31, placeholder="…") or name[:31]
         rows.append(f"{shown:<32}{task['terminals']:>12,}{task['train_rows']:>16,}{task['test_rows']:>12,}")
     if facts["tasks"] > MOST_TASKS:
         rows.append(f"… and {facts['tasks'] - MOST_TASKS:,} more tasks")
-    return "\n".join(rows)
+    return _text(facts, lines) + "\n\n" + "\n".join(rows)
 
 
 def _label_lines(title: str, labels: dict[str, Any], kind: str) -> list[tuple[str, str]]:

@@ -75,7 +75,13 @@ class Dirichlet:
             members = rng.permutation(np.flatnonzero(rows.stratum == stratum))
             shares = rng.dirichlet(np.full(n_terminals, self.alpha))
             chosen[members] = np.repeat(np.arange(n_terminals), apportion(len(members), shares))
-        return _without_empty(chosen, n_terminals, rng)
+        sizes = np.bincount(chosen, minlength=n_terminals)
+        for empty in np.flatnonzero(sizes == 0):
+            largest = int(np.argmax(sizes))
+            chosen[rng.choice(np.flatnonzero(chosen == largest))] = empty
+            sizes[largest] -= 1
+            sizes[empty] = 1
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -134,16 +140,6 @@ def check_enough(rows: TaskRows, n_terminals: int) -> None:
             f"task {rows.name!r} has {len(rows.stratum)} training rows for {n_terminals} terminals: "
             "ask for fewer terminals or more samples per task"
         )
-
-
-def _without_empty(chosen: IntArray, n_terminals: int, rng: np.random.Generator) -> IntArray:
-    sizes = np.bincount(chosen, minlength=n_terminals)
-    for empty in np.flatnonzero(sizes == 0):
-        largest = int(np.argmax(sizes))
-        chosen[rng.choice(np.flatnonzero(chosen == largest))] = empty
-        sizes[largest] -= 1
-        sizes[empty] = 1
-    return chosen
 
 
 PARTITIONS: dict[str, type[Partition]] = {

@@ -144,17 +144,14 @@ class Scaler:
         if out is None:
             out = room_like(X)
         for start in range(0, len(X), 4096):
-            out[start : start + 4096] = self._transform(X[start : start + 4096])
+            rows: npt.NDArray[np.float64] = np.asarray(X[start : start + 4096], dtype=np.float64)
+            if self.mean is not None and self.scale is not None:
+                rows = (rows - self.mean) / self.scale
+            if self.unit:
+                norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
+                rows = rows / np.where(norms > 0, norms, 1.0)
+            out[start : start + 4096] = rows
         return out
-
-    def _transform(self, X: FloatArray) -> npt.NDArray[np.float64]:
-        rows: npt.NDArray[np.float64] = np.asarray(X, dtype=np.float64)
-        if self.mean is not None and self.scale is not None:
-            rows = (rows - self.mean) / self.scale
-        if self.unit:
-            norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
-            rows = rows / np.where(norms > 0, norms, 1.0)
-        return rows
 
 
 def _add_rows(X: FloatArray, mean: npt.NDArray[np.float64], *, squared: bool = False) -> npt.NDArray[np.float64]:

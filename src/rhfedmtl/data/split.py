@@ -95,34 +95,28 @@ def federate(source: Source, split: Split | None = None, seed: int = 0) -> Feder
         _check_groups(source)
     if split.positive is not None:
         source = one_against_rest(source, split.positive)
-    split = replace(split, partition=_partition(source, split))
+    by_column = split.terminals is None and source.terminal is not None
+    split = replace(split, partition=split.partition or (Column() if by_column else Iid()))
     chosen = choose_tasks(source.task_names, split.tasks, seed)
-    held = _split_tasks(source, chosen, split, seed)
+    order = np.argsort(source.task, kind="stable")
+    starts = np.searchsorted(source.task[order], np.arange(len(source.task_names) + 1))
+    held = [_split_task(source, order[starts[b] : starts[b + 1]], split, seed, b) for b in chosen]
     small = {b: part.small for b, part in zip(chosen, held, strict=True) if part.small}
     if small and source.small_tasks == "drop":
         held = [part for part in held if not part.small]
         chosen = [b for b in chosen if b not in small]
         if not chosen:
             raise DataError("every task has one row or one class: --small-tasks keep learns from them all the same")
-    notes = (_small_note(source, small),) if small else ()
+    notes: tuple[str, ...] = ()
+    if small:
+        shown = "; ".join(f"{source.task_names[b]!r} has {why}" for b, why in list(small.items())[:5])
+        more = f" … ({len(small)} tasks in all)" if len(small) > 5 else ""
+        kept = source.small_tasks == "keep"
+        done = "kept, to learn from the other tasks" if kept else "left out"
+        notes = (f"small tasks {done}: {shown}{more} (--small-tasks {'drop' if kept else 'keep'}, error)",)
     if isinstance(split.tasks, int) and (way := _called(source.task_names, split.tasks)):
         notes = (f"{split.tasks} of {len(source.task_names)} tasks drawn{way}", *notes)
     return replace(_gather(source, chosen, held, split), notes=(*source.notes, *notes))
-
-
-def _small_note(source: Source, small: dict[int, str]) -> str:
-    """What was done with small tasks, in words."""
-    shown = "; ".join(f"{source.task_names[b]!r} has {why}" for b, why in list(small.items())[:5])
-    more = f" … ({len(small)} tasks in all)" if len(small) > 5 else ""
-    kept = source.small_tasks == "keep"
-    done = "kept, to learn from the other tasks" if kept else "left out"
-    return f"small tasks {done}: {shown}{more} (--small-tasks {'drop' if kept else 'keep'}, error)"
-
-
-def _split_tasks(source: Source, chosen: list[int], split: Split, seed: int) -> list[_Held]:
-    order = np.argsort(source.task, kind="stable")
-    starts = np.searchsorted(source.task[order], np.arange(len(source.task_names) + 1))
-    return [_split_task(source, order[starts[b] : starts[b + 1]], split, seed, b) for b in chosen]
 
 
 def _check_groups(source: Source) -> None:
@@ -136,11 +130,6 @@ def _check_groups(source: Source) -> None:
         rows = order[across[0] : across[0] + 2]
         names = " and ".join(repr(source.task_names[int(b)]) for b in source.task[rows])
         raise DataError(f"rows {rows[0]} and {rows[1]} are of one group but of tasks {names}: use groups within tasks")
-
-
-def _partition(source: Source, split: Split) -> Partition:
-    by_column = split.terminals is None and source.terminal is not None
-    return split.partition or (Column() if by_column else Iid())
 
 
 def one_against_rest(source: Source, positive: str) -> Source:
@@ -185,7 +174,13 @@ def _split_task(source: Source, rows: IntArray, split: Split, seed: int, task: i
     name = source.task_names[task]
     if not len(rows):
         raise DataError(f"task {name!r} has no rows")
-    strata = _strata(source.y[rows], len(source.class_names))
+    # Classes, or tenths of the labels of a regression.
+    y = source.y[rows]
+    strata = (
+        y.astype(np.int64)
+        if source.class_names
+        else np.argsort(np.argsort(y, kind="stable"), kind="stable") * 10 // len(y)
+    )
     drawn = _draw(strata, source, split, name, np.random.default_rng([seed, DRAW_ROWS, task]))
     group = None if source.group is None or not split.grouped else source.group[rows]
     in_test = _hold_out(strata[drawn], None if group is None else group[drawn], split, [seed, HOLD_OUT, task])
@@ -195,12 +190,27 @@ def _split_task(source: Source, rows: IntArray, split: Split, seed: int, task: i
     if not len(train):
         raise DataError(f"task {name!r} has no training rows left: lower test_fraction or take more samples")
     if split.test_rest:
-        test = _rest(len(rows), train, group)
-    small = _smallness(source, rows[train], split)
-    if source.class_names and source.small_tasks == "error":
-        _check_classes(source, rows[train], name)
-    terminal = _to_terminals(source, rows[train], strata[train], split, name, [seed, TO_TERMINALS, task])
-    return _Held(rows[train][np.argsort(terminal, kind="stable")], np.bincount(terminal), rows[test], small)
+        # All rows outside of the training rows and, if groups count, of their groups.
+        free = np.ones(len(rows), dtype=np.bool_)
+        free[train] = False
+        if group is not None:
+            free &= ~np.isin(group, group[train])
+        test = np.flatnonzero(free)
+    kept = rows[train]
+    small = _smallness(source, kept, split)
+    if source.class_names and source.small_tasks == "error" and len(present := np.unique(source.y[kept])) < 2:
+        raise DataError(
+            f"all {len(kept)} training rows of task {name!r} have the class "
+            f"{source.class_names[int(present[0])]!r}: leave the task out, take more samples or balance; tasks of a "
+            "table can learn from the others with --small-tasks keep"
+        )
+    n_terminals = split.terminals or DEFAULT_TERMINALS
+    if source.small_tasks != "error":
+        n_terminals = min(n_terminals, len(kept))
+    to_share = TaskRows(name, strata[train], None if source.terminal is None else source.terminal[kept])
+    rng = np.random.default_rng([seed, TO_TERMINALS, task])
+    terminal = (split.partition or Iid()).assign(to_share, n_terminals, rng)
+    return _Held(kept[np.argsort(terminal, kind="stable")], np.bincount(terminal), rows[test], small)
 
 
 def _smallness(source: Source, train: IntArray, split: Split) -> str:
@@ -211,14 +221,6 @@ def _smallness(source: Source, train: IntArray, split: Split) -> str:
         return f"one class in {len(train)} training rows"
     few = not isinstance(split.partition, Column) and len(train) < (split.terminals or DEFAULT_TERMINALS)
     return f"{len(train)} training rows, as many as it gets terminals" if few else ""
-
-
-def _strata(y: npt.NDArray[Any], n_classes: int) -> IntArray:
-    """Classes, or tenths of the labels of a regression."""
-    if n_classes:
-        return y.astype(np.int64)
-    ranks = np.argsort(np.argsort(y, kind="stable"), kind="stable")
-    return ranks * 10 // max(1, len(y))
 
 
 def _draw(strata: IntArray, source: Source, split: Split, name: str, rng: np.random.Generator) -> IntArray:
@@ -236,23 +238,19 @@ def _draw(strata: IntArray, source: Source, split: Split, name: str, rng: np.ran
             "lower samples_per_task, or leave the task out"
         )
     if not balanced:
-        counts = np.bincount(strata)
-        return _take(strata, apportion(split.samples_per_task or len(strata), counts), rng)
-    return _take(strata, _equal_shares(strata, source.class_names, split.samples_per_task, name), rng)
-
-
-def _equal_shares(strata: IntArray, class_names: tuple[str, ...], total: int | None, name: str) -> IntArray:
-    """So many rows of each class; of an odd number of rows the first classes (the rest) get one more."""
-    counts = np.bincount(strata, minlength=len(class_names))
+        return _take(strata, apportion(split.samples_per_task or len(strata), np.bincount(strata)), rng)
+    # So many rows of each class; of an odd number of rows the first classes (the rest) get one more.
+    total = split.samples_per_task
+    counts = np.bincount(strata, minlength=len(source.class_names))
     if total is None:
         total = len(counts) * int(counts.min())
     shares = total // len(counts) + (np.arange(len(counts)) < total % len(counts))
     for label in np.flatnonzero((shares > counts) | (shares == 0)):
         raise DataError(
-            f"task {name!r} has {counts[label]} rows of class {class_names[label]!r}, a balanced draw of "
+            f"task {name!r} has {counts[label]} rows of class {source.class_names[label]!r}, a balanced draw of "
             f"{total} needs {max(1, shares[label])}: lower samples_per_task, leave the task out, or do not balance"
         )
-    return shares
+    return _take(strata, shares, rng)
 
 
 def _take(strata: IntArray, quota: IntArray, rng: np.random.Generator) -> IntArray:
@@ -264,24 +262,17 @@ def _take(strata: IntArray, quota: IntArray, rng: np.random.Generator) -> IntArr
 def _hold_out(
     strata: IntArray, group: npt.NDArray[Any] | None, split: Split, address: list[int]
 ) -> npt.NDArray[np.bool_]:
-    """Which of the drawn rows are test rows."""
+    """Which of the drawn rows are test rows; whole groups, each taken if it brings the counts closer to the target.
+
+    Closeness is Σ_c m_c² + C (Σ_c m_c)² with m_c the rows still missing of class c: shares of classes count, and
+    the size as a whole counts as much as all of them.
+    """
     rng = np.random.default_rng(address)
     in_test = np.zeros(len(strata), dtype=np.bool_)
     target = apportion(int(np.floor(len(strata) * split.test_fraction + 0.5)), np.bincount(strata))
     if group is None:
         in_test[_take(strata, target, rng)] = True
         return in_test
-    return _hold_out_groups(strata, group, target, rng)
-
-
-def _hold_out_groups(
-    strata: IntArray, group: npt.NDArray[Any], target: IntArray, rng: np.random.Generator
-) -> npt.NDArray[np.bool_]:
-    """Whole groups, in random order, each taken if it brings the counts closer to ``target``.
-
-    Closeness is Σ_c m_c² + C (Σ_c m_c)² with m_c the rows still missing of class c: shares of classes count, and
-    the size as a whole counts as much as all of them.
-    """
     names, member = np.unique(group, return_inverse=True)
     counts = np.zeros((len(names), len(target)), dtype=np.int64)
     np.add.at(counts, (member, strata), 1)
@@ -296,37 +287,6 @@ def _hold_out_groups(
 
 def _distance(missing: IntArray) -> int:
     return int(missing @ missing + len(missing) * missing.sum() ** 2)
-
-
-def _rest(n_rows: int, train: IntArray, group: npt.NDArray[Any] | None) -> IntArray:
-    """All rows outside of the training rows and, where groups count, of their groups."""
-    free = np.ones(n_rows, dtype=np.bool_)
-    free[train] = False
-    if group is not None:
-        free &= ~np.isin(group, group[train])
-    return np.flatnonzero(free)
-
-
-def _check_classes(source: Source, train: IntArray, name: str) -> None:
-    present = np.unique(source.y[train])
-    if len(present) < 2:
-        raise DataError(
-            f"all {len(train)} training rows of task {name!r} have the class "
-            f"{source.class_names[int(present[0])]!r}: leave the task out, take more samples or balance; tasks of a "
-            "table can learn from the others with --small-tasks keep"
-        )
-
-
-def _to_terminals(
-    source: Source, train: IntArray, strata: IntArray, split: Split, name: str, address: list[int]
-) -> IntArray:
-    """Terminal, from 0, of every training row of one task."""
-    partition = split.partition or Iid()
-    rows = TaskRows(name, strata, None if source.terminal is None else source.terminal[train])
-    n_terminals = split.terminals or DEFAULT_TERMINALS
-    if source.small_tasks != "error":
-        n_terminals = min(n_terminals, len(train))
-    return partition.assign(rows, n_terminals, np.random.default_rng(address))
 
 
 def _gather(source: Source, chosen: list[int], held: list[_Held], split: Split) -> Federation:

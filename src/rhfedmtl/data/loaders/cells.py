@@ -191,15 +191,15 @@ def factorised(words: Iterable[str | None]) -> tuple[npt.NDArray[np.int64], tupl
 def alike(names: Iterable[str]) -> tuple[str, str] | None:
     """Two names that differ only in case, or in how one number is written."""
     seen: dict[str | float, str] = {}
-    return next(((other, name) for name in names if (other := seen.setdefault(_core(name), name)) != name), None)
-
-
-def _core(name: str) -> str | float:
-    try:
-        number = float(name)
-    except ValueError:
-        return name.casefold()
-    return name.casefold() if math.isnan(number) else number
+    for name in names:
+        try:
+            number = float(name)
+        except ValueError:
+            number = math.nan
+        other = seen.setdefault(name.casefold() if math.isnan(number) else number, name)
+        if other != name:
+            return other, name
+    return None
 
 
 class Labels(NamedTuple):

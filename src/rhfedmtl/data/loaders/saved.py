@@ -40,7 +40,13 @@ def save(federation: Federation, folder: Path) -> None:
     (folder / INDEX).unlink(missing_ok=True)
     stored = [name for name in ARRAYS if getattr(federation, name) is not None]
     for name in stored:
-        _save_array(getattr(federation, name), folder / f"{name}.npy")
+        array, file = getattr(federation, name), folder / f"{name}.npy"
+        origin = map_of(array)
+        if origin is not None and origin.filename is not None and Path(origin.filename) == file.resolve():
+            origin.flush()
+            continue
+        with replacing(file) as stream:
+            np.save(stream, array, allow_pickle=False)
     index = {
         "format": FORMAT,
         "arrays": {name: list(getattr(federation, name).shape) for name in stored},
@@ -56,7 +62,17 @@ def load(folder: Path | None) -> Federation:
     """Federation from ``folder``, memory-mapped: data larger than the memory can be used."""
     if folder is None:
         raise DataError("a saved federation needs --path FOLDER")
-    index = _read_index(folder)
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{folder} holds no {INDEX}: it is not a saved federation, or was never finished; "
+            "write one with `rhfedmtl data split … --out FOLDER`"
+        ) from error
+    except (OSError, json.JSONDecodeError) as error:
+        raise DataError(f"{folder / INDEX} cannot be read ({error}): write the federation again") from error
+    if not isinstance(index, dict) or index.get("format") != FORMAT or not set(index["arrays"]) <= set(ARRAYS):
+        raise DataError(f"{folder / INDEX} is not of format {FORMAT}: write the federation again with this version")
     arrays: dict[str, Any] = {}
     for name, shape in index["arrays"].items():
         file = folder / f"{name}.npy"
@@ -71,28 +87,3 @@ def load(folder: Path | None) -> Federation:
     preparation = None if known is None else Preparation.from_dict(known)
     origin, drawn = Origin(**index["origin"]), bool(index.get("terminals_drawn", False))
     return Federation(**arrays, **names, origin=origin, preparation=preparation, terminals_drawn=drawn)
-
-
-def _read_index(folder: Path) -> dict[str, Any]:
-    try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{folder} holds no {INDEX}: it is not a saved federation, or was never finished; "
-            "write one with `rhfedmtl data split … --out FOLDER`"
-        ) from error
-    except (OSError, json.JSONDecodeError) as error:
-        raise DataError(f"{folder / INDEX} cannot be read ({error}): write the federation again") from error
-    if not isinstance(index, dict) or index.get("format") != FORMAT or not set(index["arrays"]) <= set(ARRAYS):
-        raise DataError(f"{folder / INDEX} is not of format {FORMAT}: write the federation again with this version")
-    return index
-
-
-def _save_array(array: npt.NDArray[Any], file: Path) -> None:
-    """Through a second file, unless the array is the memory map of ``file`` itself."""
-    origin = map_of(array)
-    if origin is not None and origin.filename is not None and Path(origin.filename) == file.resolve():
-        origin.flush()
-        return
-    with replacing(file) as stream:
-        np.save(stream, array, allow_pickle=False)

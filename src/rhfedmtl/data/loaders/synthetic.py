@@ -102,7 +102,11 @@ def make(settings: Synthetic | None = None, seed: int = 0, folder: Path | None =
     settings = settings or Synthetic()
     if seed < 0:
         raise ConfigError(f"a seed must not be negative, got {seed}")
-    terminal_offsets = _terminal_offsets(settings, seed)
+    if settings.unequal == 0:
+        sizes = np.tile(even(settings.task_rows, settings.terminals), settings.tasks)
+    else:
+        sizes = np.concatenate([task_sizes(settings, seed, b) for b in range(settings.tasks)])
+    terminal_offsets = offsets(sizes)
     train = _empty(folder, "X", "y", settings.tasks * settings.task_rows, settings)
     test = _empty(folder, "test_X", "test_y", settings.tasks * settings.test, settings)
     models = task_models(settings, seed, range(settings.tasks))
@@ -175,14 +179,6 @@ def task_models(settings: Synthetic, seed: int, tasks: Any) -> npt.NDArray[np.fl
     related, alone = np.sqrt(settings.relatedness), np.sqrt(1 - settings.relatedness)
     models = [related * centres[b % settings.clusters] + alone * e for b, e in zip(tasks, own, strict=True)]
     return np.asarray(np.stack(models) / np.sqrt(settings.features))
-
-
-def _terminal_offsets(settings: Synthetic, seed: int) -> npt.NDArray[np.int64]:
-    if settings.unequal == 0:
-        sizes = np.tile(even(settings.task_rows, settings.terminals), settings.tasks)
-    else:
-        sizes = np.concatenate([task_sizes(settings, seed, b) for b in range(settings.tasks)])
-    return offsets(sizes)
 
 
 def _empty(folder: Path | None, rows: str, labels: str, n: int, settings: Synthetic) -> tuple[Any, Any]:

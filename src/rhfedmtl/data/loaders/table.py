@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -121,25 +120,23 @@ def frame_table(frame: Any) -> RawTable:
     if len(names) < len(frame.columns):
         raise DataError(f"the frame has two columns {names.most_common(1)[0][0]!r}: rename one of them")
     classes = frozenset(
-        str(name) for name, dtype in zip(frame.columns, frame.dtypes, strict=True) if _is_category(dtype)
+        str(name)
+        for name, dtype in zip(frame.columns, frame.dtypes, strict=True)
+        if str(dtype).lower().startswith(("categor", "enum", "dictionary"))
     )
-    return RawTable({str(name): _from_series(frame[name]) for name in frame.columns}, classes=classes)
-
-
-def _is_category(dtype: Any) -> bool:
-    """Whether it is a type of categories: of pandas and Arrow, Categorical, Enum."""
-    return str(dtype).lower().startswith(("categor", "enum", "dictionary"))
-
-
-def _from_series(series: Any) -> Array:
-    """Values of a column; masked and categorical types become plain objects."""
-    values = np.asarray(series.to_numpy())
-    return values if values.dtype.kind in "fiubOUMm" else values.astype(object)
+    columns = {str(name): np.asarray(frame[name].to_numpy()) for name in frame.columns}
+    for name, values in columns.items():
+        if values.dtype.kind not in "fiubOUMm":  # masked and categorical types become plain objects
+            columns[name] = values.astype(object)
+    return RawTable(columns, classes=classes)
 
 
 def from_table(table: RawTable, columns: Columns, where: str) -> Source:
-    """Source from named columns of equal length."""
-    return _Maker(table, _with_terminal(columns, table.columns), where).source()
+    """Source from named columns of equal length; one called ``terminal`` is taken for that unless another is named."""
+    free = table.columns.keys() - {*columns.named(), *columns.dropped()}
+    if columns.terminal is None and TERMINAL in free:
+        columns = replace(columns, terminal=TERMINAL)
+    return _Maker(table, columns, where).source()
 
 
 def coded_features(table: RawTable, where: str) -> tuple[tuple[str, ...], Float64Array, Spelled, dict[str, str]]:
@@ -174,13 +171,6 @@ def coded_rows(table: RawTable, preparation: Preparation, where: str) -> tuple[F
             codes, words = cells.factorised(notation.words(column))
             found.append(Cells(np.where(codes < 0, np.nan, codes), words))
     return np.column_stack([each.values for each in found]), tuple(each.words for each in found)
-
-
-def _with_terminal(columns: Columns, table: Mapping[str, Array]) -> Columns:
-    """Take a column called ``terminal`` for what it says, where no other is named."""
-    if columns.terminal is not None or TERMINAL not in table or TERMINAL in columns.named() + columns.dropped():
-        return columns
-    return replace(columns, terminal=TERMINAL)
 
 
 class _Maker:
@@ -220,6 +210,12 @@ class _Maker:
                     f"{part} {alike[0]!r} and {alike[1]!r} differ only in case or in how a number is written: "
                     "write them alike if they are"
                 )
+        # What becomes of each column, in words.
+        named = {getattr(columns, part): part for part in ("label", "task", "terminal", "group")}
+        told = {name: _done(each) for name, each in found.items()}
+        told |= {name: f"left out: {why}" for name, why in self.left_out.items()}
+        told |= dict.fromkeys(columns.dropped(), "left out, as told")
+        told |= {name: part for name, part in named.items() if name is not None}
         return Source(
             X=np.column_stack([each.values for each in found.values()]),
             y=label.y,
@@ -235,7 +231,7 @@ class _Maker:
             gap_words=parse_names(columns.na),
             small_tasks=columns.small_tasks,
             notes=tuple(self.notes),
-            treatment=self._treatment(found),
+            treatment=tuple((name, told[name]) for name in self.table),
         )
 
     def _at(self, name: str) -> str:
@@ -327,16 +323,6 @@ class _Maker:
                 f"{_gaps(sum(numbers.values()))} in {listing(list(numbers))}: filled by the mean of the training rows, "
                 f"with a column that says where (--missing {', '.join(MISSING[1:])})"
             )
-
-    def _treatment(self, found: dict[str, Cells]) -> tuple[tuple[str, str], ...]:
-        """What becomes of each column, in words."""
-        columns = self.columns
-        named = {getattr(columns, part): part for part in ("label", "task", "terminal", "group")}
-        told = {name: _done(each) for name, each in found.items()}
-        told |= {name: f"left out: {why}" for name, why in self.left_out.items()}
-        told |= dict.fromkeys(columns.dropped(), "left out, as told")
-        told |= {name: part for name, part in named.items() if name is not None}
-        return tuple((name, told[name]) for name in self.table)
 
 
 def _numbers_rows(column: Cells) -> bool:

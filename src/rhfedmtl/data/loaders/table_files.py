@@ -123,7 +123,10 @@ class _Reader:
             while block := list(islice(rows, BLOCK_ROWS)):  # only one block is held as text
                 lines.append(np.array([line for line, _ in block]))
                 for name, cells in zip(names, zip(*(fields for _, fields in block), strict=True), strict=True):
-                    columns[name].append(self._parsed(cells, name in text))
+                    values = None if name in text else self.notation.numbers(cells)
+                    if values is None:  # equal texts are held once
+                        values = np.array([self.memo.setdefault(cell, cell) for cell in cells], dtype=object)
+                    columns[name].append(values)
                     self._look_for_thousands(name, cells)
         if not lines:
             raise DataError(f"{self.path} has a header and no rows")
@@ -148,13 +151,6 @@ class _Reader:
             if example and self.decimal_commas and column.dtype.kind == "f":
                 plain = example.replace(".", "")
                 yield f"{name!r} holds values like {example}, read as fractions: if these are thousands, write {plain}"
-
-    def _parsed(self, cells: tuple[str, ...], as_text: bool) -> Array:
-        numbers = None if as_text else self.notation.numbers(cells)
-        if numbers is not None:
-            return numbers
-        keep = self.memo.setdefault  # equal texts are held once
-        return np.array([keep(cell, cell) for cell in cells], dtype=object)
 
 
 def _lines(stream: IO[str], path: Path) -> Iterator[str]:

@@ -20,7 +20,7 @@ import zipfile
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -121,7 +121,13 @@ def read(path: Path) -> dict[str, Any]:
     """Series and what is known of them, checked."""
     try:
         with path.open("rb") as stream:
-            content = _unpickle(stream)
+            version = np.lib.format.read_magic(stream)
+            if version != (1, 0):
+                raise ValueError(f"format version {version}")
+            np.lib.format.read_array_header_1_0(stream)
+            content = _ArraysOnly(stream).load()
+        if isinstance(content, np.ndarray) and content.shape == ():
+            content = content.item()
     except (OSError, ValueError, EOFError, KeyError, IndexError, pickle.UnpicklingError) as error:
         raise DataError(f"{path} is not the watch data ({error}): {OTHERWISE}") from error
     wanted = ("X", "y", "subject", "side", "X_labels", "y_labels")
@@ -132,15 +138,6 @@ def read(path: Path) -> dict[str, Any]:
     if len(sizes) != 1 or shapes != {(len(content["X_labels"]),)}:
         raise DataError(f"{path}: series, labels, subjects and sides do not fit together: {OTHERWISE}")
     return content
-
-
-def _unpickle(stream: IO[bytes]) -> Any:
-    version = np.lib.format.read_magic(stream)
-    if version != (1, 0):
-        raise ValueError(f"format version {version}")
-    np.lib.format.read_array_header_1_0(stream)
-    content = _ArraysOnly(stream).load()
-    return content.item() if isinstance(content, np.ndarray) and content.shape == () else content
 
 
 def _source(series: dict[str, Any], windows: Windows, where: str) -> Source:
@@ -170,7 +167,35 @@ def window_features(series: Matrix, windows: Windows) -> Matrix:
     cut = np.lib.stride_tricks.sliding_window_view(series, windows.window, axis=0)[:: windows.step]
     lengths = [np.linalg.norm(cut[:, i : i + 3], axis=1, keepdims=True) for i in range(0, cut.shape[1], 3)]
     signals = np.concatenate([cut, *lengths], axis=1)
-    parts = [*_in_time(signals), *_in_frequency(signals), *_between_axes(cut)]
+    # In time: level, spread, extremes, roughness |Δx| and how often a signal crosses its mean.
+    mean = signals.mean(axis=2)
+    quartiles = np.quantile(signals, [0.25, 0.75], axis=2)
+    above = signals > mean[:, :, None]
+    parts = [
+        mean,
+        signals.std(axis=2),
+        signals.min(axis=2),
+        signals.max(axis=2),
+        quartiles[1] - quartiles[0],
+        np.abs(np.diff(signals, axis=2)).mean(axis=2),
+        (above[:, :, 1:] != above[:, :, :-1]).mean(axis=2),
+    ]
+    # In frequency: log power in bands, strongest and mean frequency, evenness of the spectrum (0 one tone, 1 noise).
+    length = signals.shape[2]
+    windowed = (signals - signals.mean(axis=2, keepdims=True)) * np.hanning(length)
+    power = np.square(np.abs(np.fft.rfft(windowed, axis=2)))[:, :, 1:] + 1e-12
+    frequency = np.fft.rfftfreq(length, 1 / RATE_HZ)[1:]
+    band = np.searchsorted(BANDS_HZ[1:-1], frequency, side="right")
+    parts += [np.log(power[:, :, band == b].sum(axis=2) + 1e-12) for b in range(len(BANDS_HZ) - 1)]
+    share = power / power.sum(axis=2, keepdims=True)
+    entropy = -(share * np.log(share)).sum(axis=2) / np.log(len(frequency))
+    parts += [frequency[power.argmax(axis=2)], share @ frequency, entropy]
+    # Between axes: correlations of the three axes of each sensor; 0 where an axis stands still.
+    centred = cut - cut.mean(axis=2, keepdims=True)
+    norm = np.linalg.norm(centred, axis=2)
+    unit = centred / np.where(norm > 0, norm, 1.0)[:, :, None]
+    pairs = [(i, j) for i, j in zip(*np.triu_indices(cut.shape[1], 1), strict=True) if i // 3 == j // 3]
+    parts += [np.sum(unit[:, i] * unit[:, j], axis=1, keepdims=True) for i, j in pairs]
     return np.concatenate(parts, axis=1)
 
 
@@ -183,42 +208,3 @@ def feature_names(channels: list[str]) -> tuple[str, ...]:
     names = [f"{kind} of {signal}" for kind in kinds for signal in [*channels, *lengths]]
     pairs = [(i, j) for i, j in zip(*np.triu_indices(len(channels), 1), strict=True) if i // 3 == j // 3]
     return tuple(names + [f"correlation of {channels[i]} and {channels[j]}" for i, j in pairs])
-
-
-def _in_time(signals: Matrix) -> list[Matrix]:
-    """Level, spread, extremes, roughness |Δx| and how often a signal crosses its mean."""
-    mean = signals.mean(axis=2)
-    quartiles = np.quantile(signals, [0.25, 0.75], axis=2)
-    above = signals > mean[:, :, None]
-    return [
-        mean,
-        signals.std(axis=2),
-        signals.min(axis=2),
-        signals.max(axis=2),
-        quartiles[1] - quartiles[0],
-        np.abs(np.diff(signals, axis=2)).mean(axis=2),
-        (above[:, :, 1:] != above[:, :, :-1]).mean(axis=2),
-    ]
-
-
-def _in_frequency(signals: Matrix) -> list[Matrix]:
-    """Log power in bands, strongest and mean frequency, and evenness of the spectrum (0 one tone, 1 noise)."""
-    length = signals.shape[2]
-    centred = (signals - signals.mean(axis=2, keepdims=True)) * np.hanning(length)
-    power = np.square(np.abs(np.fft.rfft(centred, axis=2)))[:, :, 1:] + 1e-12
-    frequency = np.fft.rfftfreq(length, 1 / RATE_HZ)[1:]
-    band = np.searchsorted(BANDS_HZ[1:-1], frequency, side="right")
-    in_bands = [np.log(power[:, :, band == b].sum(axis=2) + 1e-12) for b in range(len(BANDS_HZ) - 1)]
-    share = power / power.sum(axis=2, keepdims=True)
-    entropy = -(share * np.log(share)).sum(axis=2) / np.log(len(frequency))
-    return [*in_bands, frequency[power.argmax(axis=2)], share @ frequency, entropy]
-
-
-def _between_axes(cut: Matrix) -> list[Matrix]:
-    """Correlations of the three axes of each sensor; 0 where an axis stands still."""
-    centred = cut - cut.mean(axis=2, keepdims=True)
-    norm = np.linalg.norm(centred, axis=2)
-    unit = centred / np.where(norm > 0, norm, 1.0)[:, :, None]
-    n_channels = cut.shape[1]
-    pairs = [(i, j) for i, j in zip(*np.triu_indices(n_channels, 1), strict=True) if i // 3 == j // 3]
-    return [np.sum(unit[:, i] * unit[:, j], axis=1, keepdims=True) for i, j in pairs]
