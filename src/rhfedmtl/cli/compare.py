@@ -102,6 +102,7 @@ def compare(
     from rhfedmtl.studies.overall import overall
     from rhfedmtl.studies.study import side_by_side
     from rhfedmtl.training.config import RunConfig
+    from rhfedmtl.training.privacy import SIMULATION
 
     planned: PlannedStudy
     if spec is not None:
@@ -145,22 +146,16 @@ def compare(
             paragraph(f"{how_many(len(more), 'more reason')}, all of them in --json and in the report", "not run: ")
         if not refusals and nothing:
             paragraph(f"no run has {found.study.metric} on test rows: name another metric, or hold rows back", "note: ")
-        for note in _closing_notes(planned, replaced=replaced):
+        notes = ["the tables of an earlier comparison with other settings were replaced; its runs are kept"]
+        notes = notes if replaced else []
+        notes += [SIMULATION] if any(config.noise_from_seed for config in planned.configs.values()) else []
+        for note in notes:
             paragraph(note, "note: ")
         name = found.study.name
         typer.echo(f"saved in {out}: runs, {name}.csv, {name}-seeds.csv and {name}-differences.csv")
         typer.echo(f"next: rhfedmtl report {out}")
     if refusals and nothing:
         raise typer.Exit(2)
-
-
-def _closing_notes(planned: PlannedStudy, *, replaced: bool) -> Iterator[str]:
-    from rhfedmtl.training.privacy import SIMULATION
-
-    if replaced:
-        yield "the tables of an earlier comparison with other settings were replaced; its runs are kept"
-    if any(config.noise_from_seed for config in planned.configs.values()):
-        yield SIMULATION
 
 
 def _check_metric(metric: str, federation: Federation) -> None:

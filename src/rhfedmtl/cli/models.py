@@ -228,7 +228,12 @@ class _Asked:
         if self.column in self.table:
             words = cells.spelled(self.table[self.column])
             self.without_task = [row for row, word in enumerate(words) if word is None]
-            self.same = _same_numbers(models, {word for word in words if word is not None})
+            # Tasks that training does not know as they are written, and the one that it knows of the same number.
+            numbers = {str(name): cells.plain_number(str(name)) for name in models.tasks.tolist()}
+            count = Counter(numbers.values())
+            only = {number: name for name, number in numbers.items() if count[number] == 1}
+            strange = sorted({word for word in words if word is not None} - numbers.keys())
+            self.same = {word: only[number] for word in strange if (number := cells.plain_number(word)) in only}
             return ["" if word is None else self.same.get(word, word) for word in words]
         if len(models.tasks) == 1:
             return str(models.tasks[0])
@@ -270,16 +275,6 @@ class _Asked:
         return [name for name in free if not is_index(name, self.table[name])]
 
 
-def _same_numbers(models: TaskModels, words: set[str]) -> dict[str, str]:
-    """Tasks that training does not know as they are written, and the one that it knows of the same number."""
-    from rhfedmtl.data.loaders.cells import plain_number
-
-    known = {str(name): plain_number(str(name)) for name in models.tasks.tolist()}
-    count = Counter(known.values())
-    only = {number: name for name, number in known.items() if count[number] == 1}
-    return {word: only[number] for word in sorted(words - known.keys()) if (number := plain_number(word)) in only}
-
-
 def _predicted(models: TaskModels, asked: _Asked) -> dict[str, Any]:
     """Columns of the answer: task, prediction, scores, and probabilities where there are any."""
     tasks, (X, asked.filled) = asked.tasks(models), asked.rows(models)
@@ -313,7 +308,7 @@ def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[s
     """How many are right: the mean over tasks of each metric."""
     import numpy as np
 
-    from rhfedmtl.data.loaders import cells
+    from rhfedmtl.data.loaders import cells, table
     from rhfedmtl.maths import metrics
     from rhfedmtl.training.result import mean
 
@@ -324,7 +319,14 @@ def _metrics(models: TaskModels, asked: _Asked, found: dict[str, Any]) -> dict[s
         truth = cells.needed_numbers(asked.table[asked.label], asked.read.notation, where, asked.place)
         scores = found["prediction"][:, None]
     else:
-        truth = _class_codes(models, asked, where)
+        labels = _words(asked.table[asked.label], where, asked.place)
+        codes = {str(name): k for k, name in enumerate(models.classes.tolist())}
+        # Labels of whole numbers go by their value, however they are written.
+        spelt = {label: label if label in codes else cells.plain_number(label) for label in set(labels)}
+        strange = sorted(label for label in spelt if spelt[label] not in codes)
+        if strange:
+            raise DataError(f"{where} holds the label {strange[0]!r}, the models know {table.listing(list(codes))}")
+        truth = np.array([codes[spelt[label]] for label in labels])
         scores = np.column_stack([values for name, values in found.items() if name.split("_")[0] == "score"])
     task = np.array(found["task"])
     names = [name for name in np.unique(task) if name]  # rows without a task belong to no mean over tasks
@@ -341,21 +343,6 @@ def _words(column: Any, where: str, place: Any) -> list[str]:
     if None in words:
         raise DataError(f"{where}, {place(words.index(None))} is empty: fill it or drop the row")
     return [str(word) for word in words]
-
-
-def _class_codes(models: TaskModels, asked: _Asked, where: str) -> Any:
-    import numpy as np
-
-    from rhfedmtl.data.loaders import cells, table
-
-    given = _words(asked.table[str(asked.label)], where, asked.place)
-    known = {str(name): k for k, name in enumerate(models.classes.tolist())}
-    # Labels of whole numbers go by their value, however they are written.
-    names = {name: name if name in known else cells.plain_number(name) for name in set(given)}
-    strange = sorted(name for name in names if names[name] not in known)
-    if strange:
-        raise DataError(f"{where} holds the label {strange[0]!r}, the models know {table.listing(list(known))}")
-    return np.array([known[names[name]] for name in given])
 
 
 def _columns(found: dict[str, Any]) -> dict[str, list[Any]]:

@@ -106,6 +106,7 @@ def plan(
 
     rhfedmtl plan --terminals 1500 --samples-per-task 32000 --budget energy=1e6 --privacy epsilon=1,delta=1e-6
     """
+    from rhfedmtl.algorithms.options import idle, no_effect
     from rhfedmtl.planning.pilot import Pilot
     from rhfedmtl.planning.request import PlanRequest
     from rhfedmtl.planning.target import Target
@@ -113,14 +114,19 @@ def plan(
 
     prices, limits = read_resources(cost, budget)
     options = options.in_precision(precision, bytes_bind=prices.has_bytes(limits))
-    _check_heeded(options)
+    # Plans are for RHFedMTL and, with policy fixed, HFedMTL: settings of others are refused.
+    if unheeded := idle("rhfedmtl", options):
+        raise ConfigError(no_effect("a plan", unheeded, options))
     if pilot is not None and (privacy or target):
         raise ConfigError("--pilot predicts the gap of a run that is not private: leave out --privacy and --target")
     if privacy and target:
         raise ConfigError("a target is sought by looking at rows again and again: leave out --privacy, or --target")
     with_data = (context.params["data"] or context.params["path"]) is not None
     if pilot is not None and not with_data:
-        _check_untold(pilot, request, options, sizes=features is not None or columns != 1)
+        told = [name for name in SPLIT_FIELDS if getattr(request, name) is not None]
+        told += [name for name in options.given() if name in OF_A_PROBLEM]
+        if told or features is not None or columns != 1:
+            raise ConfigError(f"{pilot} has its own {', '.join(told) or 'sizes'}: leave that out, or give --data")
     asked = PlanRequest(
         request,
         options,
@@ -145,22 +151,6 @@ def plan(
         print_json({**report.to_dict(), "configuration": asked.configuration()})
     else:
         text_of.show(report)
-
-
-def _check_heeded(options: Options) -> None:
-    """Refuse settings of algorithms that are not planned: plans are for RHFedMTL and, with policy fixed, HFedMTL."""
-    from rhfedmtl.algorithms.options import idle, no_effect
-
-    if unheeded := idle("rhfedmtl", options):
-        raise ConfigError(no_effect("a plan", unheeded, options))
-
-
-def _check_untold(pilot: Path, request: Request, options: Options, *, sizes: bool) -> None:
-    """Refuse what a pilot that was kept has of its own."""
-    told = [name for name in SPLIT_FIELDS if getattr(request, name) is not None]
-    told += [name for name in options.given() if name in OF_A_PROBLEM]
-    if told or sizes:
-        raise ConfigError(f"{pilot} has its own {', '.join(told) or 'sizes'}: leave that out, or give --data")
 
 
 @contextmanager
@@ -236,7 +226,10 @@ def calibrate(
         used["terminal_up"] = read_links(links)
     power = calibration.Power(terminal_watts, station_watts, cloud_watts, slowdown)
     bench = calibration.Bench(features, rows, columns, terminals, tasks, dtype, repeats)  # type: ignore[arg-type]
-    _check_writable(out)
+    # Refuse a file that cannot be written before anything is measured.
+    why = "it is a folder" if out.is_dir() else "" if out.parent.is_dir() else f"there is no folder {out.parent}"
+    if why:
+        raise ConfigError(f"cannot write {out}: {why}; choose another file with --out")
     measured = calibration.calibrate(bench)
     cost = measured.cost(power, **used)
     out.write_text(calibration.price_file(measured, cost, power), encoding="utf-8")
@@ -257,10 +250,3 @@ def _link(text: str) -> Link:
     if len(numbers) not in (2, 3):
         raise ConfigError(f"link {text!r}: write BANDWIDTH_HZ,SNR_DB,WATTS, as in 1e6,10,0.2")
     return Link.from_db(*numbers)
-
-
-def _check_writable(out: Path) -> None:
-    """Refuse, before anything is measured, a file that cannot be written."""
-    why = "it is a folder" if out.is_dir() else "" if out.parent.is_dir() else f"there is no folder {out.parent}"
-    if why:
-        raise ConfigError(f"cannot write {out}: {why}; choose another file with --out")

@@ -116,12 +116,6 @@ def _show_target(report: TargetReport) -> None:
         _line("budget", f"none found; the best {name} seen is {report.best:.4g}")
     for limited, limit in report.limits.items():
         _line("limit", f"{limited}={words.number(limit)}")
-    screen.print(_target_curve(report))
-    for note in report.notes:
-        _line("note", note)
-
-
-def _target_curve(report: TargetReport) -> Table:
     others = [name for name in next(iter(report.curve)).spent if name != report.resource][:1]
     spread = report.level is not None
     heads = [f"{report.resource} budget", report.target.name.replace("_", " ")]
@@ -132,7 +126,9 @@ def _target_curve(report: TargetReport) -> Table:
         cells += [words.number(p.rounds), *(words.number(p.spent[name]) for name in others)]
         best = p.budget == report.budget
         table.add_row(*cells, "*" if p.pareto else "", "yes" if p.reached else "", style="bold" if best else None)
-    return table
+    screen.print(table)
+    for note in report.notes:
+        _line("note", note)
 
 
 def show_calibration(measured: Calibration, cost: Cost, out: Path) -> None:

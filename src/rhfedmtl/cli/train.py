@@ -145,7 +145,11 @@ def train(
     config = replace(config, options=options.in_precision(precision, bytes_bind=prices.has_bytes(limits)))
     config.check_heeded()
     loggers = [tracking.logger(text) for text in log or ()]
-    start = _interrupted_run(resume, context)
+    start: Checkpoint | None = None
+    if resume is not None:
+        if other := typed(context) - {"resume", *HOW, "checkpoint_every", "log", "as_json"}:
+            raise ConfigError(f"--resume goes on with the run as it was: leave out {spelt(other)}")
+        start = session.read(resume)
     how = _how({"engine": engine, "threads": threads, "address": address, "actors": actors}, start)
     live = not as_json and sys.stderr.isatty()
     with (
@@ -183,6 +187,8 @@ def _learn(run: Session, loggers: list[Logger], watch: Watcher) -> tuple[Result,
 
 def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None:
     """Print what came out; a run that Ctrl-C ended says how to go on."""
+    from rich.table import Table
+
     from rhfedmtl.models.task_models import TaskModels
     from rhfedmtl.runs import session
 
@@ -202,7 +208,18 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
         more = {"weights": known.weights_text()}
         more |= {"unseen tasks": f"{models.unseen_words}"} if len(models.tasks) > 1 else {}
         if result.metrics:
-            _print_metrics(facts, run.federation.task_names, result)
+            typer.echo(f"{facts['algorithm']}: test results by task")
+            table = Table()
+            table.add_column("task")
+            for name in result.metrics:
+                table.add_column(name.replace("_", " "), justify="right")
+            for b, task in enumerate(run.federation.task_names[:20]):
+                table.add_row(task, *(metric(values[b]) for values in result.metrics.values()))
+            if len(run.federation.task_names) > 20:
+                table.add_row(f"… {len(run.federation.task_names) - 20} more", *("" for _ in result.metrics))
+            table.add_section()
+            table.add_row("mean", *(metric(facts[name]) for name in result.metrics), style="bold")
+            console().print(table)
         else:
             typer.echo(f"{facts['algorithm']}: no task has test rows, so nothing was tested")
         for name, text in (*_closing_facts(facts), *more.items()):
@@ -212,17 +229,6 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
         raise typer.Exit(INTERRUPTED)
-
-
-def _interrupted_run(folder: Path | None, context: typer.Context) -> Checkpoint | None:
-    """The checkpoint to go on from; refuses words that ask for another run."""
-    if folder is None:
-        return None
-    from rhfedmtl.runs import session
-
-    if other := typed(context) - {"resume", *HOW, "checkpoint_every", "log", "as_json"}:
-        raise ConfigError(f"--resume goes on with the run as it was: leave out {spelt(other)}")
-    return session.read(folder)
 
 
 def _how(told: dict[str, Any], start: Checkpoint | None) -> Execution:
@@ -325,23 +331,6 @@ def _state(progress: Progress) -> str:
         parts.append(f"relative gap {progress.certificate.relative_gap:.1e}")
     parts += [f"{name} left {amount(left)}" for name, left in progress.left.items() if left != float("inf")]
     return "  ".join(parts)
-
-
-def _print_metrics(facts: dict[str, Any], tasks: tuple[str, ...], result: Result) -> None:
-    from rich.table import Table
-
-    typer.echo(f"{facts['algorithm']}: test results by task")
-    table = Table()
-    table.add_column("task")
-    for name in result.metrics:
-        table.add_column(name.replace("_", " "), justify="right")
-    for b, task in enumerate(tasks[:20]):
-        table.add_row(task, *(metric(values[b]) for values in result.metrics.values()))
-    if len(tasks) > 20:
-        table.add_row(f"… {len(tasks) - 20} more", *("" for _ in result.metrics))
-    table.add_section()
-    table.add_row("mean", *(metric(facts[name]) for name in result.metrics), style="bold")
-    console().print(table)
 
 
 def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

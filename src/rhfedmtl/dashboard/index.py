@@ -116,7 +116,19 @@ class Index:
 
     def refresh(self, most: int | None = None) -> None:
         """Look through the folder once; read at most so many files that are new or changed."""
-        files, sweeps = _files(self.folder)
+        files: dict[str, RunFile] = {}
+        sweeps: dict[str, SweepLine] = {}
+        found: dict[str, Path] = {}
+        with contextlib.suppress(ConfigError):  # a folder that is gone holds nothing, and may come back
+            found = lookup.find(self.folder, under_way=True)
+        for name, path in found.items():
+            if path.name != progress.SWEEP:
+                with contextlib.suppress(OSError):  # a run that has just ended
+                    facts = path.stat()
+                    files[name] = RunFile(path, (facts.st_mtime_ns, facts.st_size))
+            elif (known := progress.load_sweep(path)) is not None:
+                own = _sweep_name(path.parent, self.folder)
+                sweeps[own] = SweepLine(own, RUNNING if known.alive else INTERRUPTED, known.done, known.total)
         self.total = len(files)
         gone = self._rows.keys() - files.keys()
         for name in gone:
@@ -170,24 +182,6 @@ class Index:
         """The folder of a run, or of the sweep that it belongs to."""
         own = self._found[name].path.parent
         return own.parent if self.row(name).sweep else own
-
-
-def _files(folder: Path) -> tuple[dict[str, RunFile], dict[str, SweepLine]]:
-    """Files of runs, and sweeps under way, by name; a record goes before the progress that it replaced."""
-    runs: dict[str, RunFile] = {}
-    sweeps: dict[str, SweepLine] = {}
-    found: dict[str, Path] = {}
-    with contextlib.suppress(ConfigError):  # a folder that is gone holds nothing, and may come back
-        found = lookup.find(folder, under_way=True)
-    for name, path in found.items():
-        if path.name != progress.SWEEP:
-            with contextlib.suppress(OSError):  # a run that has just ended
-                facts = path.stat()
-                runs[name] = RunFile(path, (facts.st_mtime_ns, facts.st_size))
-        elif (known := progress.load_sweep(path)) is not None:
-            own = _sweep_name(path.parent, folder)
-            sweeps[own] = SweepLine(own, RUNNING if known.alive else INTERRUPTED, known.done, known.total)
-    return runs, sweeps
 
 
 def _sweep_name(place: Path, folder: Path) -> str:

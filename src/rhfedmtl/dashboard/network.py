@@ -143,7 +143,14 @@ def _state(node: Facts) -> str:
 def view(network: Watched) -> str:
     """The whole view."""
     if network.finished is not None:
-        return _finished(network, network.finished)
+        training = network.finished["training"]
+        words = ['<span class="state ended">finished</span>', *_progress(training)]
+        export, *more = reversed(_actions(network))
+        return (
+            f'<h1>{escape(network.finished["network"])}</h1><p class="text">{" · ".join(words)}</p>{_charts(network)}'
+            f'<section class="part" id="actions"><h2>To act</h2>{commands_html([export, *more], "more")}</section>'
+            f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
+        )
     if not network.status:
         return (
             f'<h1>Network</h1><p class="finding odds">{escape(network.trouble)}</p>{commands_html(_actions(network))}'
@@ -156,18 +163,6 @@ def view(network: Watched) -> str:
         f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
         f'<section class="part" id="actions"><h2>To act</h2><p class="text">This page only looks.</p>'
         f"{commands_html(_actions(network), 'more')}</section>"
-    )
-
-
-def _finished(network: Watched, facts: Facts) -> str:
-    """Result of a network that does not run any more, and how to export it."""
-    training = facts["training"]
-    words = ['<span class="state ended">finished</span>', *_progress(training)]
-    export, *more = reversed(_actions(network))
-    return (
-        f'<h1>{escape(facts["network"])}</h1><p class="text">{" · ".join(words)}</p>{_charts(network)}'
-        f'<section class="part" id="actions"><h2>To act</h2>{commands_html([export, *more], "more")}</section>'
-        f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
     )
 
 

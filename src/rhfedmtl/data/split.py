@@ -196,21 +196,21 @@ def _split_task(source: Source, rows: IntArray, split: Split, seed: int, task: i
         if group is not None:
             free &= ~np.isin(group, group[train])
         test = np.flatnonzero(free)
-    kept = rows[train]
-    small = _smallness(source, kept, split)
-    if source.class_names and source.small_tasks == "error" and len(present := np.unique(source.y[kept])) < 2:
+    trained = rows[train]
+    small = _smallness(source, trained, split)
+    if source.class_names and source.small_tasks == "error" and len(present := np.unique(source.y[trained])) < 2:
         raise DataError(
-            f"all {len(kept)} training rows of task {name!r} have the class "
+            f"all {len(trained)} training rows of task {name!r} have the class "
             f"{source.class_names[int(present[0])]!r}: leave the task out, take more samples or balance; tasks of a "
             "table can learn from the others with --small-tasks keep"
         )
     n_terminals = split.terminals or DEFAULT_TERMINALS
     if source.small_tasks != "error":
-        n_terminals = min(n_terminals, len(kept))
-    to_share = TaskRows(name, strata[train], None if source.terminal is None else source.terminal[kept])
+        n_terminals = min(n_terminals, len(trained))
+    to_share = TaskRows(name, strata[train], None if source.terminal is None else source.terminal[trained])
     rng = np.random.default_rng([seed, TO_TERMINALS, task])
     terminal = (split.partition or Iid()).assign(to_share, n_terminals, rng)
-    return _Held(kept[np.argsort(terminal, kind="stable")], np.bincount(terminal), rows[test], small)
+    return _Held(trained[np.argsort(terminal, kind="stable")], np.bincount(terminal), rows[test], small)
 
 
 def _smallness(source: Source, train: IntArray, split: Split) -> str:

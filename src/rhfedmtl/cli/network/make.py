@@ -164,22 +164,14 @@ def init(
         typer.echo(
             f"next: {start}" if here else f"next: carry each folder in {folder} to its machine; see docs/deploy.md"
         )
-        typer.echo(_by_hand(str(folder), federation, budget))
-
-
-def _by_hand(folder: str, federation: Federation, budget: str) -> str:
-    """Return the commands that start each node, with the number of nodes of each kind."""
-    place = quote(folder)
-    return "\n".join(
-        (
-            "or start each node by hand, as docs/nodes_by_hand.md shows:",
-            f"  rhfedmtl serve cloud --config {place}/cloud/cloud.toml",
-            f"  rhfedmtl serve station --config {place}/station-0/station.toml",
-            f"  rhfedmtl serve terminal --config {place}/terminal-0/terminal.toml",
-            f"  … and so on to station-{federation.n_tasks - 1} and terminal-{federation.n_terminals - 1}; then",
-            f"  rhfedmtl network train {place} {budget} --follow",
-        )
-    )
+        place = quote(str(folder))
+        stations, terminals = federation.n_tasks, federation.n_terminals
+        typer.echo("or start each node by hand, as docs/nodes_by_hand.md shows:")
+        typer.echo(f"  rhfedmtl serve cloud --config {place}/cloud/cloud.toml")
+        typer.echo(f"  rhfedmtl serve station --config {place}/station-0/station.toml")
+        typer.echo(f"  rhfedmtl serve terminal --config {place}/terminal-0/terminal.toml")
+        typer.echo(f"  … and so on to station-{stations - 1} and terminal-{terminals - 1}; then")
+        typer.echo(f"  rhfedmtl network train {place} {budget} --follow")
 
 
 def _warning_of_short_passes(federation: Federation, least_steps: int, options: Options) -> str:

@@ -166,7 +166,12 @@ def status(
 
     operator = Operator(folder)
     if not watch and (finished := operator.last_result(folder)) is not None:
-        _show_finished(finished, folder, as_json)
+        if as_json:
+            print_json(finished)
+            return
+        typer.echo(f"{finished['network']}  finished; its nodes do not run")
+        export = f"rhfedmtl network export {quote(str(folder))} --out {quote(f'{folder.name}-model')} --offline"
+        _show_training(finished["training"], False, export)
         return
     operator.started()
     if not watch:
@@ -176,16 +181,6 @@ def status(
             operator.watch(show)
     else:
         operator.watch(lambda facts: _show_status(facts, as_json))
-
-
-def _show_finished(facts: dict[str, Any], folder: Path, as_json: bool) -> None:
-    """Show the result of a network that does not run any more."""
-    if as_json:
-        print_json(facts)
-        return
-    typer.echo(f"{facts['network']}  finished; its nodes do not run")
-    export = f"rhfedmtl network export {quote(str(folder))} --out {quote(f'{folder.name}-model')} --offline"
-    _show_training(facts["training"], False, export)
 
 
 def _show_status(facts: dict[str, Any], as_json: bool) -> None:
