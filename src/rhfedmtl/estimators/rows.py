@@ -84,15 +84,25 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
     n_terminals = whole("n_terminals", n_terminals)
     kept = np.arange(len(rows.y)) if rows.weight is None else np.flatnonzero(rows.weight > 0.0)
     tasks, task = np.unique(rows.task, return_inverse=True)
-    _check_present(tasks, task, kept)
+    gone = np.flatnonzero(np.bincount(task[kept], minlength=len(tasks)) == 0)
+    if len(gone):
+        raise DataError(f"all rows of task {str(tasks[gone[0]])!r} have weight zero: leave the task out")
     task = task[kept]
     if rows.terminal is None:
-        terminal = _shared_out(rows.y[kept], task, tasks, n_terminals, seed)
+        terminal = np.zeros(len(task), dtype=np.int64)
+        for b, name in enumerate(tasks.tolist()):
+            here = np.flatnonzero(task == b)
+            together = TaskRows(str(name), np.zeros(len(here), dtype=np.int64))
+            terminal[here] = Iid().assign(together, min(n_terminals, len(here)), np.random.default_rng([seed, b]))
     else:
         terminal = np.unique(rows.terminal[kept], return_inverse=True)[1]
     order = np.lexsort((terminal, task))
     pairs, sizes = np.unique(np.column_stack([task, terminal]), axis=0, return_counts=True)
     y = rows.y[kept].astype(np.int32 if len(rows.classes) else np.float64)
+    weight = None
+    if rows.weight is not None:  # mean 1 in every task, so that its loss is a weighted mean
+        weight = rows.weight[kept]
+        weight = np.asarray(weight * (np.bincount(task) / np.bincount(task, weight))[task])[order]
     federation = Federation.untested(
         rows.X[kept[order]],
         y[order],
@@ -101,7 +111,7 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
         task_names=tuple(map(str, tasks.tolist())),
         class_names=tuple(map(str, rows.classes.tolist())),
         feature_names=rows.feature_names,
-        sample_weight=None if rows.weight is None else _normalised(rows.weight[kept], task)[order],
+        sample_weight=weight,
         origin=Origin("arrays", "given in memory", "the user's own"),
         group=None if rows.group is None else np.unique(rows.group[kept][order], return_inverse=True)[1],
         preparation=rows.preparation,
@@ -214,24 +224,3 @@ def weights(values: Any, n_rows: int) -> Float64Array | None:
     if not array.any():
         raise DataError("all rows have weight zero: there is nothing to learn from")
     return array
-
-
-def _check_present(tasks: Array, task: IntArray, kept: IntArray) -> None:
-    gone = np.flatnonzero(np.bincount(task[kept], minlength=len(tasks)) == 0)
-    if len(gone):
-        raise DataError(f"all rows of task {str(tasks[gone[0]])!r} have weight zero: leave the task out")
-
-
-def _shared_out(y: Array, task: IntArray, tasks: Array, n_terminals: int, seed: int) -> IntArray:
-    terminal = np.zeros(len(task), dtype=np.int64)
-    for b, name in enumerate(tasks.tolist()):
-        here = np.flatnonzero(task == b)
-        rows = TaskRows(str(name), np.zeros(len(here), dtype=np.int64))
-        terminal[here] = Iid().assign(rows, min(n_terminals, len(here)), np.random.default_rng([seed, b]))
-    return terminal
-
-
-def _normalised(weight: Float64Array, task: IntArray) -> Float64Array:
-    """Weights with mean 1 in every task, so that its loss is a weighted mean."""
-    total, count = np.bincount(task, weight), np.bincount(task)
-    return np.asarray(weight * (count / total)[task])

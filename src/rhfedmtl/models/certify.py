@@ -82,10 +82,12 @@ def _learned(models: TaskModels, federation: Federation) -> tuple[Float64Array, 
     parts = [models.model_of(b) for b in places]
     order = _order(models.feature_names, federation.feature_names)
     weights, scalers = np.array([model for _, model in parts]), [scaler for scaler, _ in parts]
-    if order is None:
-        return weights, scalers
-    weights[:, :, : len(order)] = weights[:, :, order]
-    return weights, [_reordered(scaler, order) for scaler in scalers]
+    if order is not None:
+        weights[:, :, : len(order)] = weights[:, :, order]
+        for b, scaler in enumerate(scalers):
+            if scaler.mean is not None and scaler.scale is not None:
+                scalers[b] = replace(scaler, mean=scaler.mean[order], scale=scaler.scale[order])
+    return weights, scalers
 
 
 def _order(learned: Sequence[str], given: Sequence[str]) -> list[int] | None:
@@ -103,12 +105,6 @@ def _order(learned: Sequence[str], given: Sequence[str]) -> list[int] | None:
             else "several features of the models have the same name, and those of the data are in another order"
         )
     return [place[name] for name in given]
-
-
-def _reordered(scaler: Scaler, order: list[int]) -> Scaler:
-    if scaler.mean is None or scaler.scale is None:
-        return scaler
-    return replace(scaler, mean=scaler.mean[order], scale=scaler.scale[order])
 
 
 def _given(models: npt.ArrayLike, intercept: npt.ArrayLike | None, federation: Federation) -> Float64Array:

@@ -99,9 +99,28 @@ class _Graph:
         self._node("Add", ["products", self._constant("intercept", model.intercept)], "scores")
         self.outputs.append(("scores", None, ["rows", len(model.weights)]))
         if len(model.classes):
-            self._add_label(model.classes)
+            # The largest score of several; of two classes the second one if its score is above 0.
+            if len(model.classes) > 2:
+                code = self._node("ArgMax", ["scores"], "code", axis=1, keepdims=0)
+            else:
+                column = self._node("Squeeze", ["scores", self._whole("column", [1])], "score")
+                above = self._node("Greater", [column, self._constant("threshold", np.zeros(1))], "above")
+                code = self._node("Cast", [above], "code", to=_element(np.dtype(np.int64)))
+            known = _label_array(model.classes)
+            self._tensor("labels", known)
+            self._node("Gather", ["labels", code], "label", axis=0)
+            self.outputs.append(("label", _element(known.dtype), ["rows"]))
         if model.proper:
-            self._add_probabilities(len(model.classes))
+            # σ(score) of every column; several are divided by their sum, as every column was learned apart.
+            n_classes = len(model.classes)
+            odds = self._node("Sigmoid", ["scores"], "odds")
+            if n_classes > 2:
+                total = self._node("ReduceSum", [odds, self._whole("across", [1])], "all", keepdims=1)
+                self._node("Div", [odds, total], "probabilities")
+            else:
+                other = self._node("Sigmoid", [self._node("Neg", ["scores"], "opposite")], "other")
+                self._node("Concat", [other, odds], "probabilities", axis=1)
+            self.outputs.append(("probabilities", None, ["rows", n_classes]))
 
     def _prepared(self, known: Preparation) -> str:
         """Features as `Preparation.encode` makes them: numbers, where gaps were, and a column for each text."""
@@ -115,14 +134,12 @@ class _Graph:
             parts.append(self._node("Cast", [some], "missing", to=_element(self.dtype)))
         for k, j in enumerate(known.texts):
             column = self._node("Gather", ["text", self._whole(f"text_{k}", [k])], f"column_{k}", axis=1)
-            parts.append(self._one_hot(column, list(known.values[j] or ()), k))
+            # A column of 0 and 1 for each of the values; all 0 for others.
+            values = list(known.values[j] or ())
+            hot = self._node("OneHotEncoder", [column], f"hot_{k}", domain="ai.onnx.ml", cats_strings=values, zeros=1)
+            flat = self._node("Reshape", [hot, self._whole(f"width_{k}", [-1, len(values)])], f"flat_{k}")
+            parts.append(self._node("Cast", [flat], f"values_{k}", to=_element(self.dtype)))
         return self._node("Concat", parts, "features", axis=1)
-
-    def _one_hot(self, column: str, values: list[str], k: int) -> str:
-        """A column of 0 and 1 for each of the values; all 0 for others."""
-        hot = self._node("OneHotEncoder", [column], f"hot_{k}", domain="ai.onnx.ml", cats_strings=values, zeros=1)
-        flat = self._node("Reshape", [hot, self._whole(f"width_{k}", [-1, len(values)])], f"flat_{k}")
-        return self._node("Cast", [flat], f"values_{k}", to=_element(self.dtype))
 
     def _scaled(self, scaler: Scaler, rows: str) -> str:
         if scaler.mean is not None and scaler.scale is not None:
@@ -137,30 +154,6 @@ class _Graph:
             divisor = self._node("Where", [positive, norm, one], "divisor")
             rows = self._node("Div", [rows, divisor], "unit")
         return rows
-
-    def _add_label(self, classes: npt.NDArray[Any]) -> None:
-        """The largest score of several; of two classes the second one where its score is above 0."""
-        if len(classes) > 2:
-            code = self._node("ArgMax", ["scores"], "code", axis=1, keepdims=0)
-        else:
-            column = self._node("Squeeze", ["scores", self._whole("column", [1])], "score")
-            above = self._node("Greater", [column, self._constant("threshold", np.zeros(1))], "above")
-            code = self._node("Cast", [above], "code", to=_element(np.dtype(np.int64)))
-        known = _label_array(classes)
-        self._tensor("labels", known)
-        self._node("Gather", ["labels", code], "label", axis=0)
-        self.outputs.append(("label", _element(known.dtype), ["rows"]))
-
-    def _add_probabilities(self, n_classes: int) -> None:
-        """σ(score) of every column; of several they are divided by their sum, as every column was learned apart."""
-        odds = self._node("Sigmoid", ["scores"], "odds")
-        if n_classes > 2:
-            total = self._node("ReduceSum", [odds, self._whole("across", [1])], "all", keepdims=1)
-            self._node("Div", [odds, total], "probabilities")
-        else:
-            other = self._node("Sigmoid", [self._node("Neg", ["scores"], "opposite")], "other")
-            self._node("Concat", [other, odds], "probabilities", axis=1)
-        self.outputs.append(("probabilities", None, ["rows", n_classes]))
 
     def _node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
         from onnx import helper

@@ -126,19 +126,10 @@ def sensitivity_of(models: Learned, relationship: Relationship, gap: float) -> f
 
 def _problem(models: Learned) -> Relationship:
     """The coupling that the models were learned with; refused where rows had a say in the problem."""
-    known = models.provenance
-    options = {**known.get("configuration", {}).get("options", {}), **known.get("estimator", {})}
-    for way, wrong in _obstacles(models, options).items():
-        if wrong:
-            raise ConfigError(f"these models cannot be released: {way}")
-    names = ("relationship", "lambda1", "lambda2")
-    return Options.of(**{name: options[name] for name in names}).chosen_relationship()
-
-
-def _obstacles(models: Learned, options: dict[str, Any]) -> dict[str, bool]:
     known, certificate = models.provenance, models.certificate
+    options = {**known.get("configuration", {}).get("options", {}), **known.get("estimator", {})}
     chosen = "auto" in (options.get("lambda1"), options.get("lambda2")) or "chosen" in known
-    return {
+    obstacles = {
         "they are released already": "privacy" in known,
         "their file does not say how they were learned: train them again with this version": "rows"
         not in known.get("data", {})
@@ -159,6 +150,11 @@ def _obstacles(models: Learned, options: dict[str, Any]) -> dict[str, bool]:
         "there is no certificate for every task: train with rhfedmtl, hfedmtl or local": certificate is None
         or len(certificate.station_primal) != len(models.models),
     }
+    for way, wrong in obstacles.items():
+        if wrong:
+            raise ConfigError(f"these models cannot be released: {way}")
+    names = ("relationship", "lambda1", "lambda2")
+    return Options.of(**{name: options[name] for name in names}).chosen_relationship()
 
 
 def _of_private_run(models: Learned) -> dict[str, bool]:

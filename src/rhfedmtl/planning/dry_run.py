@@ -82,7 +82,10 @@ def dry_run(
         if stage is None:
             return replace(done, stopped="budget spent")
         whole = stage.rounds == int(plan.station_rounds.max())
-        times = _repeats(policy, now, stage, most_rounds - done.rounds) if whole else 1
+        most = max(1, (most_rounds - done.rounds) // stage.rounds)
+        if isinstance(policy, Fixed) and policy.cloud_rounds is not None:
+            most = min(most, policy.cloud_rounds - now.cloud_rounds)
+        times = max(1, times_affordable(stage.spent, now.ledger.room, most)) if whole else 1
         if not is_constant(policy) and number < most_plans - 1:
             times = max(1, (times - _SINGLE) // _LEAP)
         done = done.then(_charge(now, stage, times))
@@ -173,14 +176,6 @@ def _server_iteration(s: Situation, plan: Plan, outlook: ProgressModel, most_rou
     K = min(float(rounds), float(plan.station_rounds.mean()))
     log_left = float(outlook.log_left(effort(s, outlook, plan.local_steps), K))
     return _Stage(plan, rounds, terminal_steps, spent, log_left)
-
-
-def _repeats(policy: Policy, s: Situation, stage: _Stage, most_rounds: int) -> int:
-    """How often a whole server iteration can follow itself."""
-    most = max(1, most_rounds // stage.rounds)
-    if isinstance(policy, Fixed) and policy.cloud_rounds is not None:
-        most = min(most, policy.cloud_rounds - s.cloud_rounds)
-    return max(1, times_affordable(stage.spent, s.ledger.room, most))
 
 
 def _charge(s: Situation, stage: _Stage, times: int) -> DryRun:

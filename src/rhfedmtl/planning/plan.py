@@ -149,11 +149,18 @@ def plan(
     faults, pilot, cost = faults or Faults(), None, ledger.cost
     start = subject.opened(cost) if isinstance(subject, Pilot) else situation_of(subject, method, settings, cost)
     start = replace(start, planning_prices=faults.planning_prices(cost))
-    _check_ends(policy, ledger)
+    if not ledger.budget and not (isinstance(policy, Fixed) and policy.cloud_rounds is not None):
+        fixed = ", or --cloud-rounds" if is_constant(policy) and isinstance(policy, Fixed) else ""
+        raise BudgetError(f"policy '{policy_name(policy)}' plans for a budget: give one, as in energy=1400{fixed}")
     _check_affordable(start, policy, ledger)
     start = replace(start, ledger=start.ledger.with_budget(ledger.budget))
     if not isinstance(subject, Federation) or pilot_rounds == 0:
-        _check_seen(faults)
+        unseen = [name for name in ("station_away", "moves", "churn", "late_rows") if getattr(faults, name)]
+        if unseen:
+            raise ConfigError(
+                f"what {', '.join(unseen)} would do is not known without rounds: give --data, so that a pilot meets "
+                "with it"
+            )
     if isinstance(subject, Pilot):
         pilot = subject.under(start, faults)
     elif isinstance(subject, Federation) and pilot_rounds != 0:
@@ -235,7 +242,14 @@ class _Planner:
         """Put everything together."""
         first, total = self.dry_run.first, self.spent(self.dry_run)
         if first is None:
-            raise self._nothing_paid()
+            s, asked = self.start, self.policy.plan(self.start)
+            steps = 1 if asked is None else int(asked.local_steps.max())
+            dear = event_totals(s.prices, s.cloud_event(), s.round_event(1 if asked is None else asked.local_steps))
+            raise BudgetError(
+                f"policy '{policy_name(self.policy)}' asks for H={steps}, and one such round costs "
+                f"{amounts_text(dear)} of {amounts_text(self.budget)}; the cheapest feasible plan (H=1, K=1, M=1) "
+                f"costs {amounts_text(cheapest_plan(s))}: raise the budget, or take another policy"
+            )
         H = steps_of(self.start, first)
         K = first.station_rounds
         case, case_by = self._case()
@@ -264,17 +278,6 @@ class _Planner:
             stopped=self.dry_run.stopped,
             notes=self._notes(),
             weights=self.weights,
-        )
-
-    def _nothing_paid(self) -> BudgetError:
-        """Say which H the policy asked for, what it costs, and what the cheapest plan would."""
-        s, asked = self.start, self.policy.plan(self.start)
-        steps = 1 if asked is None else int(asked.local_steps.max())
-        dear = event_totals(s.prices, s.cloud_event(), s.round_event(1 if asked is None else asked.local_steps))
-        return BudgetError(
-            f"policy '{policy_name(self.policy)}' asks for H={steps}, and one such round costs {amounts_text(dear)} of "
-            f"{amounts_text(self.budget)}; the cheapest feasible plan (H=1, K=1, M=1) costs "
-            f"{amounts_text(cheapest_plan(s))}: raise the budget, or take another policy"
         )
 
     def spent(self, done: DryRun) -> dict[str, float]:
@@ -332,7 +335,13 @@ class _Planner:
         """H that each budget allows and that all allow: f(H) within it by the bound, else one affordable round."""
         s, room = self.start, self.start.ledger.room
         if isinstance(self.policy, Theoretical):
-            within = self._within_bound(self.policy)
+            # Try H = 1, 2, … until f(H) fits no budget any more, or far enough.
+            most, fits_any = self._most_steps(), True
+            while fits_any:
+                cost = self.policy.forecast(s, most).cost
+                within = {name: cost[name] <= limit for name, limit in room.items()}
+                fits_any = any(mask[-1] for mask in within.values()) and most < MOST_STEPS
+                most = min(4 * most, MOST_STEPS)
             together = np.logical_and.reduce(list(within.values()))
             return {name: _ranges(mask) for name, mask in {**within, "together": together}.items()}
         cloud = event_totals(s.prices, s.cloud_event())
@@ -344,16 +353,6 @@ class _Planner:
             name: [[1, most]]
             for name, most in {**highest, "together": min(highest.values(), default=MOST_STEPS)}.items()
         }
-
-    def _within_bound(self, policy: Theoretical) -> dict[str, npt.NDArray[np.bool_]]:
-        """Whether f(H) fits each budget, for H = 1, 2, … until it fits none of them any more, or far enough."""
-        most = self._most_steps()
-        while True:
-            cost = policy.forecast(self.start, most).cost
-            within = {name: cost[name] <= limit for name, limit in self.start.ledger.room.items()}
-            if not any(mask[-1] for mask in within.values()) or most >= MOST_STEPS:
-                return within
-            most = min(4 * most, MOST_STEPS)
 
     def _curve(self) -> list[CurvePoint]:
         """The cost of some H from 1 to past the largest terminal: all of them where they are few."""
@@ -415,22 +414,6 @@ BOUND_NOTES = {
     "authors": "the authors' curve draws the paper's cost figure; it promises nothing",
     "sound": "the sound K is guaranteed in expectation and far too careful: use it to compare H",
 }
-
-
-def _check_seen(faults: Faults) -> None:
-    """Refuse faults of which a plan on paper would know nothing."""
-    if unseen := [name for name in ("station_away", "moves", "churn", "late_rows") if getattr(faults, name)]:
-        raise ConfigError(
-            f"what {', '.join(unseen)} would do is not known without rounds: give --data, so that a pilot meets with it"
-        )
-
-
-def _check_ends(policy: Policy, ledger: Ledger) -> None:
-    """Refuse a plan that nothing would end."""
-    ends = isinstance(policy, Fixed) and policy.cloud_rounds is not None
-    if not ledger.budget and not ends:
-        fixed = ", or --cloud-rounds" if is_constant(policy) and isinstance(policy, Fixed) else ""
-        raise BudgetError(f"policy '{policy_name(policy)}' plans for a budget: give one, as in energy=1400{fixed}")
 
 
 def _check_affordable(start: Situation, policy: Policy, ledger: Ledger) -> None:

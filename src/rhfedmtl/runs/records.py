@@ -201,11 +201,15 @@ def record(
 ) -> Record:
     """The record of a run, as it will be read again; ``result`` is None where it was refused or diverged."""
     weights = {} if refused is not None else weights_used(config, federation, result, tuning, selection)
+    asked = config
+    if selection is None and "lambda2" in weights and "lambda2" in config.to_choose:
+        # λ2 was left open and not chosen: as a number it makes the command repeat the run.
+        asked = replace(config, options=config.options.changed(lambda2=weights["lambda2"]))
     known = Record(
         config.key,
         versions(),
         read(Configuration, plain(config.to_dict())),
-        _as_run(config, selection, weights).command(),
+        asked.command(),
         DataIdentity(federation.origin.name, federation.fingerprint()),
         list(federation.task_names),
         refused=refused,
@@ -249,16 +253,12 @@ def weights_used(
     return weights
 
 
-def _as_run(config: RunConfig, selection: SelectionRecord | None, weights: dict[str, float]) -> RunConfig:
-    """Write λ2 as a number if the run left it open and did not choose it: the command then repeats the run."""
-    if selection is not None or "lambda2" not in weights or "lambda2" not in config.to_choose:
-        return config
-    return replace(config, options=config.options.changed(lambda2=weights["lambda2"]))
-
-
 def summary(result: Result) -> Summary:
     """The result of a run: metrics (mean over tasks, and worst task), certificate, what was spent."""
-    certificate, ledger = result.certificate, result.ledger
+    certificate, ledger, privacy = result.certificate, result.ledger, None
+    if result.private is not None and isinstance(certificate, NoisedCertificate):
+        judged = {"gap": certificate.gap, "probability": certificate.probability}
+        privacy = {**plain(result.private), "certificate": plain(judged)}
     return Summary(
         metrics={name: mean(values) for name, values in result.metrics.items()},
         worst_task={name: _worst(name, values) for name, values in result.metrics.items()},
@@ -277,7 +277,7 @@ def summary(result: Result) -> Summary:
         binding=binding(ledger.spent, dict(ledger.budget)) if result.stopped in BY_BUDGET else None,
         seconds=result.seconds,
         primal_at_zero=certificate.zero,
-        privacy=_privacy(result),
+        privacy=privacy,
     )
 
 
@@ -285,14 +285,6 @@ def spent(result: Result) -> dict[str, float]:
     """What was spent of each type; μ² of a private run also as ε, at its δ."""
     known, plan = result.ledger.spent, result.private
     return known if plan is None else {**known, "epsilon": plan.privacy.spent(known[RESOURCE])}
-
-
-def _privacy(result: Result) -> dict[str, Any] | None:
-    certificate = result.certificate
-    if result.private is None or not isinstance(certificate, NoisedCertificate):
-        return None
-    known = {"gap": certificate.gap, "probability": certificate.probability}
-    return {**plain(result.private), "certificate": plain(known)}
 
 
 def round_table(result: Result) -> RoundTable:
@@ -380,7 +372,12 @@ def save(
     write_whole(folder / RECORD, json.dumps(known.to_dict(), allow_nan=False) + "\n")
     save_rounds(folder, [known])
     result.ledger.save(folder / "ledger.json")
-    _save_model(folder / "model.npz", known, federation, result, unseen)
+    loss = known.configuration.options.chosen_loss(federation.kind)
+    chosen = {**(known.tuning.chosen if known.tuning else {}), **(known.selection.chosen if known.selection else {})}
+    if result.private is not None:
+        chosen |= {"lambda1": result.private.lambda1, "lambda2": result.private.lambda2}
+    origin = plain({**{name: getattr(known, name) for name in ORIGIN}, **({"chosen": chosen} if chosen else {})})
+    TaskModels.from_result(federation, result, loss, origin, unseen).save(folder / "model.npz")
 
 
 def save_rounds(folder: Path, many: Iterable[Record]) -> Path:
@@ -446,13 +443,3 @@ def load(path: Path) -> Record:
 
 
 cached = lru_cache(maxsize=20_000)(load)
-
-
-def _save_model(path: Path, known: Record, federation: Federation, result: Result, unseen: UnseenModel | None) -> None:
-    """Models with their scaling, certificate and totals, in one array file."""
-    loss = known.configuration.options.chosen_loss(federation.kind)
-    chosen = {**(known.tuning.chosen if known.tuning else {}), **(known.selection.chosen if known.selection else {})}
-    if result.private is not None:
-        chosen |= {"lambda1": result.private.lambda1, "lambda2": result.private.lambda2}
-    origin = plain({**{name: getattr(known, name) for name in ORIGIN}, **({"chosen": chosen} if chosen else {})})
-    TaskModels.from_result(federation, result, loss, origin, unseen).save(path)

@@ -38,7 +38,7 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
 
     Those that have no result at one of the places are left out: their curves cannot be laid beside the others.
     """
-    if not _is_along_budgets(result):
+    if len(result.study.along) < 2 or not (result.study.x or "").startswith("budget."):
         return []
     line = result.study.line(at)
     values = {name: _values(result, name, line) for name in result.running}
@@ -47,7 +47,10 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
         return []
     weights = _weights(np.array(result.study.along, dtype=np.float64))
     areas = {name: weights @ v for name, v in known.items()}
-    ranks = _ranks(result.study.sign * np.stack(list(known.values())))
+    lines = result.study.sign * np.stack(list(known.values()))
+    above = (lines[None] > lines[:, None]).sum(axis=1)
+    level = (lines[None] == lines[:, None]).sum(axis=1) - 1
+    ranks = (1.0 + above + level / 2.0).mean(axis=(1, 2))
     rows = [
         Overall(
             name,
@@ -61,10 +64,6 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
     return sorted(rows, key=lambda row: row.rank)
 
 
-def _is_along_budgets(result: StudyResult) -> bool:
-    return len(result.study.along) > 1 and (result.study.x or "").startswith("budget.")
-
-
 def _values(result: StudyResult, name: str, line: Sequence[At]) -> Float64Array | None:
     """Metric at every place of the line, for every seed."""
     found = [result.values(name, at) for at in line]
@@ -76,13 +75,6 @@ def _weights(x: Float64Array) -> Float64Array:
     """Of a mean along the logarithm of x, by trapezoids."""
     steps = np.diff(np.log(x))
     return np.asarray((np.append(steps, 0.0) + np.append(0.0, steps)) / (2.0 * steps.sum()))
-
-
-def _ranks(values: Float64Array) -> Float64Array:
-    """Mean rank of each of the first axis; equals share theirs."""
-    above = (values[None] > values[:, None]).sum(axis=1)
-    level = (values[None] == values[:, None]).sum(axis=1) - 1
-    return np.asarray((1.0 + above + level / 2.0).mean(axis=(1, 2)))
 
 
 def _against(result: StudyResult, areas: dict[str, Float64Array], name: str) -> tuple[float, float | None] | None:

@@ -121,7 +121,11 @@ def reproduce(
     found = run_all(studies, out, workers=workers, watch=watch, command=command) if studies else []
     if cost_figure.NAME in wanted:
         cost_figure.save(out)
-    _save_rounds(out)
+    runs = sorted((out / "runs").glob("*.json"))
+    newest = max((path.stat().st_mtime_ns for path in runs), default=0)
+    made = [path.stat().st_mtime_ns for path in out.glob("rounds.*")]
+    if runs and max(made, default=0) < newest:
+        records.save_rounds(out, (records.load(path) for path in runs))
     return Reproduced(found, cost_figure.NAME in wanted, left_out)
 
 
@@ -158,15 +162,6 @@ def _file(data: str, name: str | None, path: Path | None) -> Path | None:
     if data != "har":
         raise DataMissingError(f"data {data}: {beside} is not there")
     return path
-
-
-def _save_rounds(out: Path) -> None:
-    """Rounds of all runs in the folder as one table, unless it has them already."""
-    runs = sorted((out / "runs").glob("*.json"))
-    newest = max((path.stat().st_mtime_ns for path in runs), default=0)
-    made = [path.stat().st_mtime_ns for path in out.glob("rounds.*")]
-    if runs and max(made, default=0) < newest:
-        records.save_rounds(out, (records.load(path) for path in runs))
 
 
 @dataclass(frozen=True)

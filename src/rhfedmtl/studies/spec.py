@@ -105,7 +105,16 @@ def study(
         _put(document, where, value)
     if seeds is not None:
         document["seeds"] = seeds
-    document, lines = _one_algorithm_each(document, lines)
+    # A method that names several algorithms becomes one for each; they stand in the lines where it did.
+    methods: list[Document] = []
+    line = {where: number for where, number in lines.line.items() if not where.startswith("methods.")}
+    for i, method in enumerate(document.get("methods", ())):
+        several = method.get("algorithm")
+        for algorithm in several if isinstance(several, list) else [None]:
+            own = {f"methods.{i}", *(f"methods.{i}.{key}" for key in method)} & lines.line.keys()
+            line |= {where.replace(f".{i}", f".{len(methods)}", 1): lines.line[where] for where in own}
+            methods.append(method if algorithm is None else {"name": algorithm, **method, "algorithm": algorithm})
+    document, lines = {**document, "methods": methods} if methods else document, SourceLines(lines.file, line)
     _check_sections(document, lines)
     variants = [_variant(i, method, lines) for i, method in enumerate(document["methods"])]
     if len({v.name for v in variants}) < len(variants):
@@ -133,19 +142,6 @@ def study(
         paper=list(_printed(document, variants, axes, lines)),
     )
     return PlannedStudy(planned, {point.run: config for point, config in entries})
-
-
-def _one_algorithm_each(document: Document, lines: SourceLines) -> tuple[Document, SourceLines]:
-    """Methods that name several algorithms, as one for each; they stand in the lines where those did."""
-    methods: list[Document] = []
-    line = {where: number for where, number in lines.line.items() if not where.startswith("methods.")}
-    for i, method in enumerate(document.get("methods", ())):
-        several = method.get("algorithm")
-        for algorithm in several if isinstance(several, list) else [None]:
-            own = {f"methods.{i}", *(f"methods.{i}.{key}" for key in method)} & lines.line.keys()
-            line |= {where.replace(f".{i}", f".{len(methods)}", 1): lines.line[where] for where in own}
-            methods.append(method if algorithm is None else {"name": algorithm, **method, "algorithm": algorithm})
-    return {**document, "methods": methods} if methods else document, SourceLines(lines.file, line)
 
 
 def _check_sections(document: Document, lines: SourceLines) -> None:
@@ -258,7 +254,7 @@ def _config(document: Document, index: int, variant: Variant, at: Mapping[str, A
         data["tasks"] = tuple(data["tasks"])
     _check_data(data["data"], at, lines)
     tune = document["methods"][index].get("tune", False)
-    metric = document.get("metric", "auto")
+    metric, faults = document.get("metric", "auto"), document.get("faults", "")
     try:
         config = RunConfig(
             variant.algorithm,
@@ -266,7 +262,7 @@ def _config(document: Document, index: int, variant: Variant, at: Mapping[str, A
             Options.of(**{**shared, **method}),
             cost=Cost.of(document["cost"]).format() if document.get("cost") else (),
             budget=tuple(f"{name}={limit}" for name, limit in document.get("budget", {}).items()),
-            faults=_faults(document.get("faults", "")),
+            faults=faults if isinstance(faults, str) else ",".join(f"{fault}={x}" for fault, x in faults.items()),
             certify_every=document.get("certify_every", AUTO),
             tune="" if not tune else tune if isinstance(tune, str) else metric,
             **run,
@@ -298,10 +294,6 @@ def _check_heeded(document: Document, axes: Iterable[str], entries: Sequence[Ent
         told = [(value, options) for value, options in told if value != Options()[name]]
         if told and not any(options[name] == value for value, options in told):
             raise lines.error(places[name], f"{name} has no effect on any of the methods: leave it out")
-
-
-def _faults(given: str | Mapping[str, Any]) -> str:
-    return given if isinstance(given, str) else ",".join(f"{name}={value}" for name, value in given.items())
 
 
 def _printed(
