@@ -12,7 +12,7 @@ from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.studies.study import side_by_side, taking_part
+from rhfedmtl.studies.planned import side_by_side, taking_part
 from rhfedmtl.training.config import RunConfig
 
 SMALL = Request(tasks=2, terminals=2)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rhfedmtl.studies import spec as specs
-from rhfedmtl.studies.study import StudyResult, run_all
+from rhfedmtl.studies.planned import run_all
+from rhfedmtl.studies.study import StudyResult
 
 HOSTILE = '<img src=x onerror="alert(1)"> & Söhne $x$'
 """A name that would break a page, or a figure, that did not take it as text."""

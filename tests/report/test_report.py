@@ -26,7 +26,8 @@ from rhfedmtl.report.sections import chapter
 from rhfedmtl.runs import lookup
 from rhfedmtl.runs.records import Record, load
 from rhfedmtl.studies import cost_figure
-from rhfedmtl.studies.study import StudyResult, run_all, side_by_side
+from rhfedmtl.studies.planned import run_all, side_by_side
+from rhfedmtl.studies.study import StudyResult
 from rhfedmtl.training.config import RunConfig
 
 VOID = {"meta", "link", "br", "img", "input", "line", "rect", "circle", "path", "use"}

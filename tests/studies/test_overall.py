@@ -12,7 +12,8 @@ from tests.report import small_results
 
 from rhfedmtl.report import tables
 from rhfedmtl.studies.overall import overall
-from rhfedmtl.studies.study import StudyResult, run_all
+from rhfedmtl.studies.planned import run_all
+from rhfedmtl.studies.study import StudyResult
 
 
 @pytest.fixture(scope="module")

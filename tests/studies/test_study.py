@@ -25,9 +25,11 @@ from rhfedmtl.maths.intervals import interval
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies import spec as specs
+from rhfedmtl.studies.findings import findings
 from rhfedmtl.studies.overall import overall
+from rhfedmtl.studies.planned import side_by_side
 from rhfedmtl.studies.reproduce import GROUPS, Reproduced, expand, folder, names, reproduce, summaries
-from rhfedmtl.studies.study import StudyResult, place, side_by_side
+from rhfedmtl.studies.study import StudyResult, place
 from rhfedmtl.training.config import RunConfig
 
 SMALL = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
@@ -113,7 +115,7 @@ def test_a_study_is_read_back_with_its_cells(tmp_path: Path) -> None:
     assert record.result is not None
     assert [float(row["relative_gap"]) for row in runs if row["run"] == record.key] == [record.result.relative_gap]
     said = "rhfedmtl lies above the value that the paper prints in 3 of 4 cells"
-    assert result.findings()[0] == f"{said}, {_mean_above(result):+.1f} points on average.".replace("-", "−")
+    assert findings(result)[0] == f"{said}, {_mean_above(result):+.1f} points on average.".replace("-", "−")
 
 
 def _mean_above(result: StudyResult) -> float:

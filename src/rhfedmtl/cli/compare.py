@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.data.federation import Federation
-    from rhfedmtl.studies.study import Cell, PlannedStudy, StudyResult
+    from rhfedmtl.studies.planned import PlannedStudy
+    from rhfedmtl.studies.study import Cell, StudyResult
 
 MANY = 6
 """Methods beyond which tables speak for themselves."""
@@ -99,8 +100,9 @@ def compare(
     rhfedmtl compare --data har --seeds 20 --engine ray --address auto
     """
     from rhfedmtl.studies import spec as specs
+    from rhfedmtl.studies.findings import verdicts
     from rhfedmtl.studies.overall import overall
-    from rhfedmtl.studies.study import side_by_side
+    from rhfedmtl.studies.planned import side_by_side
     from rhfedmtl.training.config import RunConfig
     from rhfedmtl.training.privacy import SIMULATION
 
@@ -137,7 +139,7 @@ def compare(
         print_json({**facts, "not_run": refusals, "saved": str(out)})
     else:
         show(found)
-        for line in found.verdicts() if len(found.running) <= MANY else ():
+        for line in verdicts(found) if len(found.running) <= MANY else ():
             paragraph(line)
         show_lambda2(found)
         for reason in refusals[:MOST_REASONS]:

@@ -17,7 +17,8 @@ from rhfedmtl.runs import records
 from rhfedmtl.runs.sweep import Watch, Workers
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies import spec as specs
-from rhfedmtl.studies.study import PlannedStudy, StudyResult, run_all
+from rhfedmtl.studies.planned import PlannedStudy, run_all
+from rhfedmtl.studies.study import StudyResult
 
 GROUPS = {"all": "paper", "beyond": "beyond", "baselines": "baselines"}
 """What groups of studies are called, and the folders of their specifications."""

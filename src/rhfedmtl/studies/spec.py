@@ -26,7 +26,8 @@ from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.runs.lookup import flat
-from rhfedmtl.studies.study import PlannedStudy, Point, Printed, Study, Variant, grid, taking_part
+from rhfedmtl.studies.planned import PlannedStudy, taking_part
+from rhfedmtl.studies.study import Point, Printed, Study, Variant, grid
 from rhfedmtl.training.config import RunConfig
 
 Document = dict[str, Any]

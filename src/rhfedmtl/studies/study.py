@@ -7,30 +7,22 @@ are taken pair by pair.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.algorithms.options import Options, idle, no_effect
-from rhfedmtl.algorithms.registry import ALGORITHMS, is_yardstick
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.files import write_whole
 from rhfedmtl.maths.intervals import interval
-from rhfedmtl.plain import plain, read
-from rhfedmtl.policies.registry import POLICIES
+from rhfedmtl.plain import read
 from rhfedmtl.runs import records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.runs.sweep import Store, Watch, Workers, sweep
-from rhfedmtl.training.config import RunConfig
 
 FORMAT = 1
 At = Mapping[str, Any]
@@ -116,60 +108,6 @@ class Study:
     def sign(self) -> float:
         """-1 where smaller is better: differences are taken so that positive is better."""
         return -1.0 if self.metric == "rmse" else 1.0
-
-
-class PlannedStudy(NamedTuple):
-    """A study before it is run: with the configurations of its runs, by their keys."""
-
-    study: Study
-    configs: Mapping[str, RunConfig]
-
-    def run(self, out: Path, *, workers: Workers = None, watch: Watch | None = None, command: str = "") -> StudyResult:
-        """Make the runs that ``out`` does not have yet, and put them side by side."""
-        (result,) = run_all([self], out, workers=workers, watch=watch, command=command)
-        return result
-
-    def replaces(self, out: Path) -> bool:
-        """Whether ``out`` has tables of a study of this name with other settings."""
-        try:
-            earlier = StudyResult.load(out, self.study.name).study
-        except ConfigError:
-            return False
-        return _asked(earlier) != _asked(self.study)
-
-
-def _asked(study: Study) -> tuple[Any, ...]:
-    """What decides the numbers of a study."""
-    return study.points, study.metric, study.reference, study.last
-
-
-def run_all(
-    planned: Sequence[PlannedStudy],
-    out: Path,
-    *,
-    workers: Workers = None,
-    watch: Watch | None = None,
-    command: str = "",
-) -> list[StudyResult]:
-    """All runs of several studies in one sweep; runs that they share are made once.
-
-    Tables and descriptions are written beside the runs. ``command`` is what the user typed, for the report.
-    """
-    store = Store(out / "runs")
-    # Runs on the same split stand together: a process then reads and splits its data once.
-    ordered = sorted((c for each in planned for c in each.configs.values()), key=lambda c: (c.seed, c.request.key))
-    sweep(ordered, store, workers=workers, watch=watch)
-    (out / "studies").mkdir(parents=True, exist_ok=True)
-    return [_told(StudyResult(replace(each.study, command=command), out)) for each in planned]
-
-
-def _told(result: StudyResult) -> StudyResult:
-    """The study with its findings, written down."""
-    study = replace(result.study, findings=[*result.findings(), *result.study.notes])
-    text = json.dumps({"format": FORMAT, **plain(study)}, indent=1, allow_nan=False)
-    write_whole(result.folder / "studies" / f"{study.name}.json", text + "\n")
-    result.to_csv(result.folder)
-    return replace(result, study=study)
 
 
 @dataclass(frozen=True)
@@ -301,7 +239,7 @@ class StudyResult:
     def values(self, variant: str, at: At, metric: str | None = None) -> npt.NDArray[np.float64] | None:
         """Metric of every seed; None where there is no run, or one was refused, or has no such metric."""
         metric = metric or self.study.metric
-        values = [_value(record, metric, self.study.last) for record in self.records(variant, at)]
+        values = [value_of(record, metric, self.study.last) for record in self.records(variant, at)]
         return None if not values or None in values else np.array(values, dtype=np.float64)
 
     def difference(self, variant: str, at: At, other: str) -> tuple[float, float | None] | None:
@@ -369,124 +307,8 @@ class StudyResult:
         here = [c for c in self.cells if c.at == at and c.variant in self.running and c.mean is not None]
         return max(here, key=lambda c: self.study.sign * (c.mean or 0.0)).variant if here else None
 
-    def verdicts(self) -> list[str]:
-        """In words, how every variant stands to the reference: in how many cells better, worse or neither."""
-        lines = []
-        for name in self.running:
-            cells = [c for c in self.cells if c.variant == name and c.against is not None]
-            if cells:
-                lines.append(f"{self.labels[name]} is {self._verdict(cells)}.")
-        return lines
 
-    def _verdict(self, cells: Sequence[Cell]) -> str:
-        """Against the reference, the commonest verdict first, and the mean difference."""
-        mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
-        unit = f"{_signed(100 * mean, '.1f')} points" if self.study.metric != "rmse" else _signed(mean, ".3g")
-        reference = self.labels[self.study.reference]
-        counts = {word: sum(c.verdict == word for c in cells) for word in ("better", EVEN, "worse")}
-        if not any(counts.values()):
-            over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
-            return f"{unit} from {reference}{over}; one seed has no interval"
-        words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
-        than = "from" if words[0] == EVEN else "than"
-        first = f"{words[0]} {than} {reference} in {counts[words[0]]} of {len(cells)} cells"
-        others = "".join(f", {word} in {counts[word]}" for word in words[1:])
-        return f"{first}{others} ({unit} on average, paired over {self.study.seeds} seeds)"
-
-    def findings(self) -> list[str]:
-        """What the study says in plain words, and where that is not what the paper prints."""
-        return [*self._against_print(), *self.verdicts(), *self._contradictions(), *self._recommended()]
-
-    def _against_print(self) -> list[str]:
-        """Ours beside the printed values."""
-        lines = []
-        for name, label in self.labels.items():
-            cells = [c for c in self.cells if c.variant == name and None not in (c.paper, c.mean)]
-            if cells:
-                differences = [(c.mean or 0.0) - (c.paper or 0.0) for c in cells]
-                above = sum(d > 0.0 for d in differences)
-                lines.append(
-                    f"{label} lies above the value that the paper prints in {above} of {len(cells)} cells, "
-                    f"{_signed(100 * float(np.mean(differences)), '.1f')} points on average."
-                )
-        return lines
-
-    def _contradictions(self) -> list[str]:
-        """Where the paper prints the reference above another method, and here it is the other way round."""
-        reference, lines = self.study.reference, []
-        for name, label in self.labels.items():
-            turned = [
-                c
-                for c in self.cells
-                if c.variant == name
-                and c.verdict == "better"
-                and c.paper is not None
-                and self.printed.get((reference, place(c.at)), c.paper) > c.paper
-            ]
-            if turned:
-                lines.append(
-                    f"This contradicts the paper: {label} is better than {self.labels[reference]} in "
-                    f"{len(turned)} cells where the paper prints it below."
-                )
-        return lines
-
-    def _recommended(self) -> list[str]:
-        """How the paper's recommendation along ``x`` fares against the best value, and against the other variants."""
-        x, choice, reference = self.study.x, self.study.choice, self.study.reference
-        if choice is None or x is None:
-            return []
-        lines = []
-        for first in (at for at in self.places if at[x] == choice):
-            others = {axis: value for axis, value in first.items() if axis != x}
-            best = max(self.study.line(others), key=lambda at: self.cell(reference, at).mean or 0.0)
-            mine, top = self.values(reference, first), self.values(reference, best)
-            if mine is not None and top is not None and best != first:
-                gain, half = interval(100.0 * (top - mine))
-                lines.append(
-                    f"The best {short(x)} of those shown is {best[x]:g}, {gain:.1f}{_half(half, '.1f')} points above "
-                    f"the paper's {choice:g} (picked as the best, so a little flattered)."
-                )
-            for variant, label in self.labels.items():
-                against = self.difference(reference, first, variant)
-                if against is not None:
-                    lines.append(
-                        f"At the paper's {short(x)} = {choice:g}, {self.labels[reference]} and {label} "
-                        f"differ by {_signed(100 * against[0], '.2f')}{_half(against[1], '.2f', 100.0)} points."
-                    )
-        return lines
-
-    def to_csv(self, out: Path) -> None:
-        """Write NAME.csv, one row a cell, NAME-seeds.csv, one row a run, and NAME-differences.csv, paired."""
-        name, axes = self.study.name, [short(axis) for axis in self.study.axes]
-        column = self.study.column or self.study.metric
-        paper = ["paper"] if self.study.paper else []
-        cells = [(c.variant, *c.at.values(), *_numbers(c.mean, c.half), *(c.paper for _ in paper)) for c in self.cells]
-        _write(out / f"{name}.csv", ["algorithm", *axes, column, "ci95", *paper], cells)
-        runs = [(p.variant, *p.at.values(), p.seed, *self._seed(p), p.run) for p in self.study.points]
-        _write(out / f"{name}-seeds.csv", ["algorithm", *axes, "seed", column, "relative_gap", "run"], runs)
-        paired = [(c.variant, *c.at.values(), *_numbers(*c.against), c.verdict) for c in self.cells if c.against]
-        head = ["algorithm", *axes, f"minus_{self.study.reference}", "ci95", "verdict"]
-        _write(out / f"{name}-differences.csv", head, paired)
-
-    def _seed(self, point: Point) -> tuple[float | None, float | None]:
-        """Metric and certified relative gap of one run, to the last digit; None where it was refused."""
-        record = self.record(point.variant, point.at, point.seed)
-        gap = None if record.result is None else record.result.relative_gap
-        return _value(record, self.study.metric, self.study.last), gap
-
-
-def _write(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    write_whole(path, text.getvalue())
-
-
-def _numbers(*values: float | None) -> Iterator[object]:
-    for value in values:
-        yield f"{value:.6f}" if isinstance(value, float) else value
-
-
-def _value(record: Record, metric: str, last: int) -> float | None:
+def value_of(record: Record, metric: str, last: int) -> float | None:
     """Result of a run; the best of its last rounds where a study asks for that."""
     value = None if record.result is None else record.result.metrics.get(metric)
     if value is None or record.rounds is None or last == 1:
@@ -513,90 +335,5 @@ def short(axis: str) -> str:
 NAMES = {"data.terminals": "n_terminals", "data.tasks": "n_tasks"}
 
 
-def _signed(value: float, form: str) -> str:
-    """A difference in words, with a minus sign that is one, and none before zero."""
-    text = f"{value:+{form}}"
-    return text.lstrip("+-") if float(text) == 0.0 else text.replace("-", "−")
-
-
 def _known(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _half(half: float | None, form: str, times: float = 1.0) -> str:
-    """Half of an interval in words; nothing where one seed has none."""
-    return "" if half is None else f" ± {times * half:{form}}"
-
-
-WORK = ("local_steps", "station_rounds", "cloud_rounds")
-
-
-def taking_part(config: RunConfig, own: Collection[str] = ()) -> RunConfig:
-    """The run as its algorithm can make it, where settings were meant for several.
-
-    An algorithm that decides its work is not told how much to do, and none has settings that it pays no heed to. A
-    yardstick knows no prices and no faults: it is the same run whatever they are. Settings that are the method's
-    ``own`` were meant for nobody else: they are refused where they have no effect.
-    """
-    options = config.options
-    if ALGORITHMS[config.algorithm].decides_steps and options.policy != "fixed":
-        options = options.without(set(WORK).difference(own))
-    unheeded = idle(config.algorithm, options)
-    if refused := [name for name in unheeded if name in own]:
-        raise ConfigError(no_effect(config.algorithm, refused))
-    config = replace(config, options=options.without(unheeded))
-    return replace(config, cost=(), budget=(), faults="") if is_yardstick(config.algorithm) else config
-
-
-def side_by_side(
-    base: RunConfig, algorithms: Sequence[str], budgets: Sequence[float], seeds: int, metric: str
-) -> PlannedStudy:
-    """Methods at several budgets of the one resource that is priced, all else as in ``base``."""
-    if not (algorithms and budgets and seeds > 0):
-        raise ConfigError("a comparison needs at least one algorithm, one budget and one seed")
-    if len(set(algorithms)) < len(algorithms) or len(set(budgets)) < len(budgets):
-        raise ConfigError(f"a comparison names each method and each budget once: {algorithms}, {budgets}")
-    (resource,) = base.resources()[0]
-    axis = f"budget.{resource}"
-    runs = {name: _entrant(base, name) for name in algorithms}
-    _check_heeded(base.options, list(runs.values()))
-    entries = [
-        (Point(name, {axis: budget}, seed, config.key), config)
-        for budget in budgets
-        for name, run in runs.items()
-        for seed in range(seeds)
-        for config in [
-            taking_part(
-                replace(run, budget=(f"{resource}={budget:.15g}",), seed=seed, noise_from_seed=bool(run.privacy))
-            )
-        ]
-    ]
-    study = Study(
-        name="compare",
-        title=f"Methods at equal cost on {base.request.data}",
-        question=f"{', '.join(algorithms)}: which of them learns most from the same budget?",
-        metric=metric,
-        x=axis,
-        seeds=seeds,
-        reference=algorithms[0],
-        column=metric,
-        variants=[Variant(name, name, name, bool(base.tune), is_yardstick(name)) for name in algorithms],
-        axes={axis: list(budgets)},
-        points=[point for point, _ in entries],
-    )
-    return PlannedStudy(study, {point.run: config for point, config in entries})
-
-
-def _entrant(base: RunConfig, algorithm: str) -> RunConfig:
-    """A method of the comparison; a policy is for those that decide their work."""
-    policy = ("policy", *(option.name for entry in POLICIES.values() for option in entry.options))
-    options = base.options if ALGORITHMS[algorithm].decides_steps else base.options.without(policy)
-    return taking_part(replace(base, algorithm=algorithm, options=options))
-
-
-def _check_heeded(options: Options, entrants: Sequence[RunConfig]) -> None:
-    """Refuse a setting that none of the methods pays heed to."""
-    given = options.given()
-    heeded = {name for name in given for run in entrants if run.options[name] == options[name]}
-    if unheeded := sorted(set(given) - heeded):
-        raise ConfigError(no_effect(" or ".join(run.algorithm for run in entrants), unheeded))

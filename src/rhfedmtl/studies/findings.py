@@ -1,0 +1,101 @@
+"""Findings of a study in words: comparisons with the reference and with the values that the paper prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rhfedmtl.maths.intervals import interval
+from rhfedmtl.studies.study import EVEN, Cell, StudyResult, place, short
+
+
+def verdicts(result: StudyResult) -> list[str]:
+    """Say of every variant in how many cells it is better or worse than the reference."""
+    lines = []
+    for name in result.running:
+        cells = [c for c in result.cells if c.variant == name and c.against is not None]
+        if cells:
+            lines.append(f"{result.labels[name]} is {_verdict(result, cells)}.")
+    return lines
+
+
+def _verdict(result: StudyResult, cells: Sequence[Cell]) -> str:
+    """Compare with the reference: the most frequent verdict first, then the mean difference."""
+    mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
+    unit = f"{_signed(100 * mean, '.1f')} points" if result.study.metric != "rmse" else _signed(mean, ".3g")
+    reference = result.labels[result.study.reference]
+    counts = {word: sum(c.verdict == word for c in cells) for word in ("better", EVEN, "worse")}
+    if not any(counts.values()):
+        over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
+        return f"{unit} from {reference}{over}; one seed has no interval"
+    words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
+    than = "from" if words[0] == EVEN else "than"
+    first = f"{words[0]} {than} {reference} in {counts[words[0]]} of {len(cells)} cells"
+    rest = "".join(f", {word} in {counts[word]}" for word in words[1:])
+    return f"{first}{rest} ({unit} on average, paired over {result.study.seeds} seeds)"
+
+
+def findings(result: StudyResult) -> list[str]:
+    """Return the findings of a study as sentences, with those that contradict the paper."""
+    lines, contradictions, reference = [], [], result.study.reference
+    for name, label in result.labels.items():
+        cells = [c for c in result.cells if c.variant == name and c.paper is not None]
+        # Compare with the printed values.
+        differences = [c.mean - c.paper for c in cells if c.mean is not None and c.paper is not None]
+        if differences:
+            above = sum(d > 0.0 for d in differences)
+            lines.append(
+                f"{label} lies above the value that the paper prints in {above} of {len(differences)} cells, "
+                f"{_signed(100 * float(np.mean(differences)), '.1f')} points on average."
+            )
+        # The paper prints the reference above another method, and here it is the other way round.
+        turned = sum(
+            c.verdict == "better"
+            and c.paper is not None
+            and result.printed.get((reference, place(c.at)), c.paper) > c.paper
+            for c in cells
+        )
+        if turned:
+            contradictions.append(
+                f"This contradicts the paper: {label} is better than {result.labels[reference]} in "
+                f"{turned} cells where the paper prints it below."
+            )
+    return [*lines, *verdicts(result), *contradictions, *_recommended(result)]
+
+
+def _recommended(result: StudyResult) -> list[str]:
+    """Compare the paper's recommendation along ``x`` with the best value and with the other variants."""
+    x, choice, reference = result.study.x, result.study.choice, result.study.reference
+    if choice is None or x is None:
+        return []
+    lines = []
+    for first in (at for at in result.places if at[x] == choice):
+        elsewhere = {axis: value for axis, value in first.items() if axis != x}
+        best = max(result.study.line(elsewhere), key=lambda at: result.cell(reference, at).mean or 0.0)
+        mine, top = result.values(reference, first), result.values(reference, best)
+        if mine is not None and top is not None and best != first:
+            gain, half = interval(100.0 * (top - mine))
+            lines.append(
+                f"The best {short(x)} of those shown is {best[x]:g}, {gain:.1f}{_half(half, '.1f')} points above "
+                f"the paper's {choice:g} (picked as the best, so a little flattered)."
+            )
+        for variant, label in result.labels.items():
+            against = result.difference(reference, first, variant)
+            if against is not None:
+                lines.append(
+                    f"At the paper's {short(x)} = {choice:g}, {result.labels[reference]} and {label} "
+                    f"differ by {_signed(100 * against[0], '.2f')}{_half(against[1], '.2f', 100.0)} points."
+                )
+    return lines
+
+
+def _signed(value: float, form: str) -> str:
+    """Return a difference with its sign; zero has no sign."""
+    text = f"{value:+{form}}"
+    return text.lstrip("+-") if float(text) == 0.0 else text.replace("-", "−")
+
+
+def _half(half: float | None, form: str, times: float = 1.0) -> str:
+    """Return half of an interval as text, empty for a single seed."""
+    return "" if half is None else f" ± {times * half:{form}}"
