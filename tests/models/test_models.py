@@ -22,7 +22,8 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import SCALES, Scaler
 from rhfedmtl.errors import ConfigError, DataError, MissingExtraError
 from rhfedmtl.maths.losses import Logistic, SmoothedHinge
-from rhfedmtl.models.task_models import MODEL, TaskModels
+from rhfedmtl.models.model_file import MODEL, header
+from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.run import Settings, train
 
@@ -191,7 +192,7 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_parts_that_do_not_fit_are_refused_even_under_a_good_seal(tmp_path: Path) -> None:
     """A file that somebody sealed himself still has to make sense."""
     path, models = saved(tmp_path)
-    header = models._header()
+    facts = header(models)
     arrays = {"models": models.models, "tasks": models.tasks, "classes": models.classes}
     for change in (
         {"models": models.models[:, :, :2]},
@@ -200,10 +201,10 @@ def test_parts_that_do_not_fit_are_refused_even_under_a_good_seal(tmp_path: Path
         {"mean": np.zeros((1, 3)), "scale": np.zeros((1, 3))},
         {"models": np.full_like(models.models, np.nan)},
     ):
-        sealed.write(path, MODEL, header, {**arrays, **change})
+        sealed.write(path, MODEL, facts, {**arrays, **change})
         with pytest.raises(DataError):
             TaskModels.load(path)
-    sealed.write(path, MODEL, {**header, "loss": {"name": "secret"}}, arrays)
+    sealed.write(path, MODEL, {**facts, "loss": {"name": "secret"}}, arrays)
     with pytest.raises(DataError, match="not a model that this version can use"):
         TaskModels.load(path)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.models.model_file import VERSION
 from rhfedmtl.models.removal import removal
-from rhfedmtl.models.task_models import VERSION, TaskModels
+from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.training.privacy import Privacy
 
 STATEMENT = "removal"

@@ -43,7 +43,8 @@ from rhfedmtl.estimators.rows import (
 )
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.maths.relationships import weights_of
-from rhfedmtl.models.task_models import TaskModels, loss_name
+from rhfedmtl.models.model_file import loss_name
+from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources

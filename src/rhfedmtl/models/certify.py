@@ -16,7 +16,8 @@ from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import DataError
 from rhfedmtl.maths.objective import any_models
-from rhfedmtl.models.task_models import TaskModels, loss_name
+from rhfedmtl.models.model_file import loss_name
+from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.roles.averaging import certify_models
 from rhfedmtl.roles.cloud import Certificate
 

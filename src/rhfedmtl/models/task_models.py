@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +20,11 @@ from rhfedmtl.display import facts_html
 from rhfedmtl.errors import ConfigError, DataError, nearest, told_in_python
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
-from rhfedmtl.maths.registry import LOSSES
+from rhfedmtl.models import model_file
 from rhfedmtl.models import onnx as onnx_export
+from rhfedmtl.models.model_file import VERSION, file_of, loss_name, scaled_alike
 from rhfedmtl.models.release import Releases, noised
-from rhfedmtl.plain import plain
-from rhfedmtl.roles.cloud import Certificate, NoisedCertificate
+from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.training.privacy import STATEMENT, Privacy
 from rhfedmtl.training.run import Result, scores
 
@@ -35,19 +33,6 @@ Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 UnseenModel = tuple[Scaler, Float64Array]
 """Scaler and model (column, feature) for rows of unseen tasks."""
-
-VERSION = version("rhfedmtl")
-FILE = "model.npz"
-"""Name of the model in the folder of a run."""
-MODEL = array_file.Kind(
-    "model of rhfedmtl",
-    2,
-    (
-        *("models", "tasks", "classes", "mean", "scale", "station_primal", "station_dual"),
-        *("unseen", "unseen_mean", "unseen_scale"),
-    ),
-)
-"""A file of format 1 has no model for unseen tasks: the mean model predicts their rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +77,7 @@ class TaskModels:
         if not np.isfinite(self.models).all() or (self.unseen is not None and not np.isfinite(self.unseen[1]).all()):
             raise DataError("a model holds a value that is not a finite number")
         used = (*self.scalers, *(() if self.unseen is None else self.unseen[:1]))
-        if len(self.scalers) != len(self.tasks) or any(not _fits(s, self.n_features) for s in used):
+        if len(self.scalers) != len(self.tasks) or not all(_fits(scaler, self.n_features) for scaler in used):
             raise DataError(
                 f"{len(self.scalers)} scalers do not fit {len(self.tasks)} tasks and {self.n_features} features"
             )
@@ -198,8 +183,18 @@ class TaskModels:
         ``task`` names the task of every row, or one for all. Without it the only task answers, or the model for unseen
         tasks.
         """
-        rows = self._checked(X)
-        b = self._indices(task, len(rows))
+        if self.feature_names and hasattr(X, "columns"):
+            with told_in_python():
+                X, _ = self.prepared(frame_table(X), "the frame")
+        rows = as_rows(X)
+        if rows.shape[1] != self.n_features:
+            raise DataError(f"rows have {rows.shape[1]} features, the models were learned from {self.n_features}")
+        check_finite(rows, self.feature_names, lambda row: "")
+        b = np.full(len(rows), 0 if len(self.tasks) == 1 else -1) if task is None else self.find(task)
+        if task is not None and np.ndim(task) == 0:
+            b = np.broadcast_to(b, len(rows))
+        if len(b) != len(rows):
+            raise DataError(f"{len(b)} tasks for {len(rows)} rows: name the task of every row, or one for all")
         result = np.empty((len(rows), self.models.shape[1]))
         for each in np.unique(b).tolist():
             here = b == each
@@ -212,17 +207,14 @@ class TaskModels:
 
         Such gaps are filled by the mean of the training rows, which standard scaling knows too; they stay without it.
         """
-        known = self.preparation or self._columns
+        known = self.preparation
+        if known is None:  # columns of numbers without gaps, by name
+            d, mean = self.n_features, self.scalers[0].mean
+            fill = np.full(d, np.nan) if mean is None or not scaled_alike(self.scalers) else mean
+            known = Preparation(self.feature_names, fill, np.zeros(d, dtype=np.bool_), (None,) * d)
         coded, spelled = coded_rows(table, known, where)
         new = np.isnan(coded).any(axis=0) & ~known.gaps & ~np.isnan(known.fill)
         return known.encode(coded, spelled), [known.columns[j] for j in known.numbers if new[j]]
-
-    @property
-    def _columns(self) -> Preparation:
-        """Columns of numbers without gaps, by name."""
-        d, mean = self.n_features, self.scalers[0].mean
-        fill = np.full(d, np.nan) if mean is None or not self._scaled_alike else mean
-        return Preparation(self.feature_names, fill, np.zeros(d, dtype=np.bool_), (None,) * d)
 
     def predict(self, X: Any, task: Any = None) -> Array:
         """Labels, or numbers for a regression."""
@@ -265,7 +257,11 @@ class TaskModels:
 
         The certificate is for all models together, and stays behind where there are others.
         """
-        b = self._one(task)
+        b = -1 if task is None else int(self.find(task)[0])
+        if task is not None and b < 0:
+            names = [str(name) for name in self.tasks.tolist()]
+            shown = ", ".join(names[:12]) + (f" … ({len(names)} in all)" if len(names) > 12 else "")
+            raise DataError(f"unknown task {str(task)!r}: choose from {shown}{nearest(str(task), names)}")
         if len(self.tasks) == 1:
             return self
         scaler, model = self.model_of(b)
@@ -285,7 +281,7 @@ class TaskModels:
                 "scale": None if scaler.scale is None else scaler.scale.tolist(),
                 "unit": scaler.unit,
             }
-        return {**self._header(), "classes": self.classes.tolist(), "tasks": tasks}
+        return {**model_file.header(self), "classes": self.classes.tolist(), "tasks": tasks}
 
     def to_onnx(self, path: str | Path, task: Any = None, *, dtype: str = "float64") -> None:
         """Write the model of one task as ONNX; without a name, the only model or the model for unseen tasks."""
@@ -301,69 +297,18 @@ class TaskModels:
 
     def save(self, path: str | Path) -> None:
         """Write everything into one file, in one piece."""
-        arrays: dict[str, Array] = {"models": self.models, "tasks": _plain_names(self.tasks, "task")}
-        arrays["classes"] = _plain_names(self.classes, "class")
-        scalers = self.scalers[:1] if self._scaled_alike else self.scalers
-        if scalers[0].mean is not None:
-            arrays["mean"] = np.array([scaler.mean for scaler in scalers])
-            arrays["scale"] = np.array([scaler.scale for scaler in scalers])
-        if self.unseen is not None:
-            scaler, arrays["unseen"] = self.unseen
-            if scaler.mean is not None and scaler.scale is not None:
-                arrays["unseen_mean"], arrays["unseen_scale"] = scaler.mean, scaler.scale
-        if self.certificate is not None:
-            arrays["station_primal"] = np.asarray(self.certificate.station_primal, dtype=np.float64)
-            arrays["station_dual"] = np.asarray(self.certificate.station_dual, dtype=np.float64)
-        array_file.write(Path(path), MODEL, self._header(), arrays)
+        model_file.write(self, Path(path))
         self.releases.follow(Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> TaskModels:
         """Read what `save` wrote, or the model in the folder of a run; anything else is refused."""
         path = file_of(path)
-        if not path.exists():
-            raise DataError(f"no such model: {path}; name a file, or the folder of a run")
-        header, arrays = array_file.read(path, MODEL)
+        header, arrays = model_file.read(path)
         try:
-            return replace(cls._from_parts(arrays, header), releases=Releases(path))
+            return cls(**model_file.fields(header, arrays), releases=Releases(path))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(f"{path} is not a model that this version can use: {error}") from error
-
-    @classmethod
-    def _from_parts(cls, arrays: dict[str, Array], header: dict[str, Any]) -> TaskModels:
-        tasks, loss = arrays["tasks"], header["loss"]
-        return cls(
-            arrays["models"],
-            _scalers(arrays, header, len(tasks)),
-            tasks,
-            arrays["classes"],
-            int(header["n_features"]),
-            None if loss is None else LOSSES[loss["name"]](**{k: v for k, v in loss.items() if k != "name"}),
-            tuple(header["feature_names"]),
-            _certificate(header["certificate"], arrays),
-            header["ledger"],
-            header["provenance"],
-            None if header.get("preparation") is None else Preparation.from_dict(header["preparation"]),
-            unseen=_unseen(arrays, header),
-        )
-
-    def _header(self) -> dict[str, Any]:
-        loss = self.loss
-        return {
-            "kind": self.kind,
-            "n_features": self.n_features,
-            "unit": self.scalers[0].unit,
-            "loss": None if loss is None else {"name": loss_name(loss), **loss._asdict()},  # type: ignore[attr-defined]
-            "feature_names": list(self.feature_names),
-            "certificate": None if self.certificate is None else _numbers(self.certificate),
-            "ledger": dict(self.ledger),
-            "provenance": dict(self.provenance),
-            "preparation": None if self.preparation is None else self.preparation.to_dict(),
-        }
-
-    @property
-    def _scaled_alike(self) -> bool:
-        return all(scaler is self.scalers[0] for scaler in self.scalers)
 
     def model_of(self, b: int) -> tuple[Scaler, Float64Array]:
         """Scaler and model of a task; of unseen tasks (−1) those trained for them, or else the mean model."""
@@ -371,39 +316,9 @@ class TaskModels:
             return self.scalers[b], self.models[b]
         if self.unseen is not None:
             return self.unseen
-        if not self._scaled_alike:
+        if not scaled_alike(self.scalers):
             raise DataError("tasks were scaled apart, so they have no mean model: name one of them")
         return self.scalers[0], self.reference
-
-    def _indices(self, task: Any, n_rows: int) -> IntArray:
-        if task is None:
-            return np.full(n_rows, 0 if len(self.tasks) == 1 else -1)
-        b = self.find(task)
-        if np.ndim(task) == 0:
-            return np.broadcast_to(b, n_rows)
-        if len(b) != n_rows:
-            raise DataError(f"{len(b)} tasks for {n_rows} rows: name the task of every row, or one for all")
-        return b
-
-    def _one(self, task: Any) -> int:
-        if task is None:
-            return 0 if len(self.tasks) == 1 else -1
-        b = int(self.find(task)[0])
-        if b < 0:
-            names = [str(name) for name in self.tasks.tolist()]
-            shown = ", ".join(names[:12]) + (f" … ({len(names)} in all)" if len(names) > 12 else "")
-            raise DataError(f"unknown task {str(task)!r}: choose from {shown}{nearest(str(task), names)}")
-        return b
-
-    def _checked(self, X: Any) -> npt.NDArray[np.floating[Any]]:
-        if self.feature_names and hasattr(X, "columns"):
-            with told_in_python():
-                X, _ = self.prepared(frame_table(X), "the frame")
-        rows = as_rows(X)
-        if rows.shape[1] != self.n_features:
-            raise DataError(f"rows have {rows.shape[1]} features, the models were learned from {self.n_features}")
-        check_finite(rows, self.feature_names, lambda row: "")
-        return rows
 
     def __repr__(self) -> str:
         known = "" if self.certificate is None else f"; {self.certificate.words}"
@@ -432,75 +347,8 @@ def _called(loss: Loss | None) -> str:
     return "a model of unknown loss" if loss is None else f"loss {loss_name(loss)!r}"
 
 
-def loss_name(loss: Loss) -> str:
-    """Name of a loss in its registry."""
-    return next(name for name, entry in LOSSES.items() if entry.maker is type(loss))
-
-
 def _fits(scaler: Scaler, n_features: int) -> bool:
     if scaler.mean is None or scaler.scale is None:
         return scaler.mean is None and scaler.scale is None
     parts = scaler.mean, scaler.scale
     return all(p.shape == (n_features,) and np.isfinite(p).all() for p in parts) and bool((scaler.scale > 0.0).all())
-
-
-def _plain_names(names: Array, what: str) -> Array:
-    """Names in a type that needs no pickle: text as text, numbers as numbers."""
-    if names.dtype.kind in "biufU":
-        return names
-    if not all(isinstance(name, str) for name in names.tolist()):
-        raise ConfigError(
-            f"{what} names of mixed types cannot be saved: give text or numbers, got {names[:3].tolist()}"
-        )
-    return names.astype(np.str_)
-
-
-def _numbers(certificate: Certificate) -> dict[str, float | int | None]:
-    """The numbers of a certificate; what is none, as the dual at times, is null."""
-    names = ["primal", "dual", "zero"]
-    names += ["bound", "probability"] if isinstance(certificate, NoisedCertificate) else []
-    numbers = plain({name: float(getattr(certificate, name)) for name in names})
-    absent = {"absent": [int(t) for t in certificate.absent]} if certificate.absent else {}
-    return {"round": int(certificate.round), **numbers, **absent}
-
-
-def _certificate(numbers: dict[str, Any] | None, arrays: dict[str, Array]) -> Certificate | None:
-    if numbers is None:
-        return None
-    if "probability" in numbers:
-        bound, zero = (math.inf if numbers[name] is None else numbers[name] for name in ("bound", "zero"))
-        return NoisedCertificate.made(numbers["round"], arrays["models"], bound, numbers["probability"], zero)
-    dual = -math.inf if numbers["dual"] is None else numbers["dual"]
-    return Certificate(
-        numbers["round"],
-        numbers["primal"],
-        dual,
-        arrays["models"],
-        arrays["station_primal"],
-        arrays["station_dual"],
-        zero=math.inf if numbers["zero"] is None else numbers["zero"],
-        found=numbers["round"],
-        absent=tuple(numbers.get("absent", ())),
-    )
-
-
-def _scalers(arrays: dict[str, Array], header: dict[str, Any], n_tasks: int) -> tuple[Scaler, ...]:
-    unit = bool(header["unit"])
-    if "mean" not in arrays:
-        return (Scaler(unit=unit),) * n_tasks
-    made = [Scaler(mean, scale, unit) for mean, scale in zip(arrays["mean"], arrays["scale"], strict=True)]
-    return tuple(made * n_tasks if len(made) == 1 else made)
-
-
-def _unseen(arrays: dict[str, Array], header: dict[str, Any]) -> UnseenModel | None:
-    if "unseen" not in arrays:
-        return None
-    return Scaler(arrays.get("unseen_mean"), arrays.get("unseen_scale"), bool(header["unit"])), arrays["unseen"]
-
-
-def file_of(path: str | Path) -> Path:
-    """The file, or the model of a run's folder, or of the latest run where the folder holds several."""
-    folder = Path(path)
-    if not folder.is_dir() or (folder / FILE).exists():
-        return folder / FILE if folder.is_dir() else folder
-    return max(folder.glob(f"*/{FILE}"), key=lambda found: found.stat().st_mtime_ns, default=folder / FILE)

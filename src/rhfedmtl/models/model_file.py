@@ -1,0 +1,162 @@
+"""File of the models of all tasks: an array file with names, scaling, certificate and origin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rhfedmtl import array_file
+from rhfedmtl.data.preparation import Preparation
+from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.maths.losses import Loss
+from rhfedmtl.maths.registry import LOSSES
+from rhfedmtl.plain import plain
+from rhfedmtl.roles.cloud import Certificate, NoisedCertificate
+
+Array = npt.NDArray[Any]
+Models = Any
+"""`TaskModels`, which imports this module."""
+
+VERSION = version("rhfedmtl")
+FILE = "model.npz"
+"""Name of the model in the folder of a run."""
+MODEL = array_file.Kind(
+    "model of rhfedmtl",
+    2,
+    (
+        *("models", "tasks", "classes", "mean", "scale", "station_primal", "station_dual"),
+        *("unseen", "unseen_mean", "unseen_scale"),
+    ),
+)
+"""A file of format 1 has no model for unseen tasks: the mean model predicts their rows."""
+
+
+def write(models: Models, path: Path) -> None:
+    """Write the models; an interrupted write leaves the old file."""
+    arrays: dict[str, Array] = {"models": models.models, "tasks": _plain_names(models.tasks, "task")}
+    arrays["classes"] = _plain_names(models.classes, "class")
+    scalers = models.scalers[:1] if scaled_alike(models.scalers) else models.scalers
+    if scalers[0].mean is not None:
+        arrays["mean"] = np.array([scaler.mean for scaler in scalers])
+        arrays["scale"] = np.array([scaler.scale for scaler in scalers])
+    if models.unseen is not None:
+        scaler, arrays["unseen"] = models.unseen
+        if scaler.mean is not None and scaler.scale is not None:
+            arrays["unseen_mean"], arrays["unseen_scale"] = scaler.mean, scaler.scale
+    if models.certificate is not None:
+        arrays["station_primal"] = np.asarray(models.certificate.station_primal, dtype=np.float64)
+        arrays["station_dual"] = np.asarray(models.certificate.station_dual, dtype=np.float64)
+    array_file.write(path, MODEL, header(models), arrays)
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return header and arrays of a file."""
+    if not path.exists():
+        raise DataError(f"no such model: {path}; name a file, or the folder of a run")
+    return array_file.read(path, MODEL)
+
+
+def fields(header: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
+    """Return the fields of `TaskModels` from header and arrays of a file."""
+    tasks, loss, unit, unseen = arrays["tasks"], header["loss"], bool(header["unit"]), None
+    scalers = [Scaler(unit=unit)]
+    if "mean" in arrays:
+        scalers = [Scaler(mean, scale, unit) for mean, scale in zip(arrays["mean"], arrays["scale"], strict=True)]
+    if "unseen" in arrays:
+        unseen = Scaler(arrays.get("unseen_mean"), arrays.get("unseen_scale"), unit), arrays["unseen"]
+    preparation = header.get("preparation")
+    return {
+        "models": arrays["models"],
+        "scalers": tuple(scalers * len(tasks) if len(scalers) == 1 else scalers),
+        "tasks": tasks,
+        "classes": arrays["classes"],
+        "n_features": int(header["n_features"]),
+        "loss": None if loss is None else LOSSES[loss["name"]](**{k: v for k, v in loss.items() if k != "name"}),
+        "feature_names": tuple(header["feature_names"]),
+        "certificate": _certificate(header["certificate"], arrays),
+        "ledger": header["ledger"],
+        "provenance": header["provenance"],
+        "preparation": None if preparation is None else Preparation.from_dict(preparation),
+        "unseen": unseen,
+    }
+
+
+def header(models: Models) -> dict[str, Any]:
+    """Return the part of a file that is no array, in plain values."""
+    loss = models.loss
+    return {
+        "kind": models.kind,
+        "n_features": models.n_features,
+        "unit": models.scalers[0].unit,
+        "loss": None if loss is None else {"name": loss_name(loss), **loss._asdict()},
+        "feature_names": list(models.feature_names),
+        "certificate": None if models.certificate is None else _numbers(models.certificate),
+        "ledger": dict(models.ledger),
+        "provenance": dict(models.provenance),
+        "preparation": None if models.preparation is None else models.preparation.to_dict(),
+    }
+
+
+def scaled_alike(scalers: Sequence[Scaler]) -> bool:
+    """Return True if all tasks share a scaler."""
+    return all(scaler is scalers[0] for scaler in scalers)
+
+
+def loss_name(loss: Loss) -> str:
+    """Name of a loss in its registry."""
+    return next(name for name, entry in LOSSES.items() if entry.maker is type(loss))
+
+
+def _plain_names(names: Array, kind: str) -> Array:
+    """Names in a type that needs no pickle: text as text, numbers as numbers."""
+    if names.dtype.kind in "biufU":
+        return names
+    if not all(isinstance(name, str) for name in names.tolist()):
+        raise ConfigError(
+            f"{kind} names of mixed types cannot be saved: give text or numbers, got {names[:3].tolist()}"
+        )
+    return names.astype(np.str_)
+
+
+def _numbers(certificate: Certificate) -> dict[str, float | int | None]:
+    """Return the numbers of a certificate; infinite numbers are null."""
+    names = ["primal", "dual", "zero"]
+    names += ["bound", "probability"] if isinstance(certificate, NoisedCertificate) else []
+    numbers = plain({name: float(getattr(certificate, name)) for name in names})
+    absent = {"absent": [int(t) for t in certificate.absent]} if certificate.absent else {}
+    return {"round": int(certificate.round), **numbers, **absent}
+
+
+def _certificate(numbers: dict[str, Any] | None, arrays: dict[str, Array]) -> Certificate | None:
+    if numbers is None:
+        return None
+    if "probability" in numbers:
+        bound, zero = (math.inf if numbers[name] is None else numbers[name] for name in ("bound", "zero"))
+        return NoisedCertificate.made(numbers["round"], arrays["models"], bound, numbers["probability"], zero)
+    dual = -math.inf if numbers["dual"] is None else numbers["dual"]
+    return Certificate(
+        numbers["round"],
+        numbers["primal"],
+        dual,
+        arrays["models"],
+        arrays["station_primal"],
+        arrays["station_dual"],
+        zero=math.inf if numbers["zero"] is None else numbers["zero"],
+        found=numbers["round"],
+        absent=tuple(numbers.get("absent", ())),
+    )
+
+
+def file_of(path: str | Path) -> Path:
+    """The file, or the model of a run's folder, or of the latest run where the folder holds several."""
+    folder = Path(path)
+    if not folder.is_dir() or (folder / FILE).exists():
+        return folder / FILE if folder.is_dir() else folder
+    return max(folder.glob(f"*/{FILE}"), key=lambda found: found.stat().st_mtime_ns, default=folder / FILE)
