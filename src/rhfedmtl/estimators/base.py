@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,22 +11,17 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import USUAL, Options, build, idle, no_effect, option_kinds
-from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
-from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.table import frame_table, listing
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay, Telling
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.engines.registry import Execution
-from rhfedmtl.errors import ConfigError, DataError, nearest, told_in_python
+from rhfedmtl.errors import ConfigError, DataError, told_in_python
+from rhfedmtl.estimators.parameters import origin_of, prepare, seed_of
 from rhfedmtl.estimators.rows import (
     GivenRows,
     Places,
@@ -46,17 +40,11 @@ from rhfedmtl.maths.relationships import weights_of
 from rhfedmtl.models.model_file import loss_name
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.policies.base import Policy
-from rhfedmtl.provenance import versions
-from rhfedmtl.resources.costs import Budget, Cost, read_resources
-from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.costs import Budget
 from rhfedmtl.roles.words import SOLVED
-from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.unseen import pooled_model
-from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, on_folds, within_budget
 from rhfedmtl.training import snapshot
-from rhfedmtl.training.config import RunConfig, usual_scale
-from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
-from rhfedmtl.training.run import Before, Result, Run, Settings
+from rhfedmtl.training.run import Result, Run
 
 Array = npt.NDArray[Any]
 FLOATS = (np.float64, np.float32)
@@ -164,7 +152,31 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             X, y = validate_data(self, X, labelled(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
             y, classes, weight = self._labels(y, task, sample_weight)
             beside = {"task": task, "terminal": terminal, "sample_weight": weight, "groups": groups}
-            return self._learn_from(self._rows(X, y, classes, beside, preparation))
+            rows = self._rows(X, y, classes, beside, preparation)
+            seed = seed_of(self)
+            federation, places = gather(rows, n_terminals=self.n_terminals, seed=seed)
+            prepared = prepare(self, federation, seed)
+            built, plan, selection = prepared.built, prepared.plan, prepared.selection
+            self.regularisation_ = selection
+            self._learned_with = prepared.weights | selection.chosen
+            coupling = built.method.task_coupling
+            used = {} if coupling is None else weights_of(coupling, federation.n_tasks)
+            self.lambda1_ = used.get("lambda1", self._learned_with["lambda1"])
+            self.lambda2_ = used.get("lambda2", selection.chosen.get("lambda2"))
+            whole_data = built.regroup(federation)
+            run = Run(whole_data, built.method, prepared.settings, prepared.ledger, judged=federation, private=plan)
+            if prepared.before is not None:
+                run.follow(prepared.before)
+            elif self.warm_start:
+                self._start(run, places)
+            self._session = _Session(run, built.policy, places)
+            result = self._learn()
+            # A budget or a bound on privacy pays for the models of the tasks alone.
+            paid = prepared.ledger.budget or plan is not None
+            unseen = None if paid else pooled_model(built, federation, prepared.settings)
+            origin = origin_of(self, seed, plan)
+            models = TaskModels.from_result(federation, result, built.method.loss, origin, unseen)
+            return self._finish(replace(models, tasks=places.tasks, classes=classes), result)
 
     def _labels(self, y: Array, task: Any, sample_weight: Any) -> tuple[Array, Array, Any]:
         """Labels as numbers, the classes that they stand for (none in a regression), and weights of the rows."""
@@ -216,35 +228,6 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         made._publish(models)
         return made
 
-    def _learn_from(self, rows: GivenRows) -> Self:
-        """Fit to rows that were checked."""
-        seed = self._seed()
-        federation, places = gather(rows, n_terminals=self.n_terminals, seed=seed)
-        built, settings = self._built(federation), self._settings(federation, seed)
-        ledger, plan = self._ledger(), None
-        if self.privacy:
-            built, plan = self._private(federation, ledger)
-            ledger = plan.ledger(ledger)
-        self.regularisation_, before = self._choice(built, federation, settings)
-        if self.regularisation_.chosen:
-            built = self._with_weights(built, self.regularisation_)
-        self._learned_with = self._weights() | self.regularisation_.chosen
-        coupling = built.method.task_coupling
-        used = {} if coupling is None else weights_of(coupling, federation.n_tasks)
-        self.lambda1_ = used.get("lambda1", self._learned_with["lambda1"])
-        self.lambda2_ = used.get("lambda2", self.regularisation_.chosen.get("lambda2"))
-        run = Run(built.regroup(federation), built.method, settings, ledger, judged=federation, private=plan)
-        if before is None:
-            self._start(run, places)
-        else:
-            snapshot.begin(run, before)
-        self._session = _Session(run, built.policy, places)
-        result = self._learn()
-        # A budget or a bound on privacy pays for the models of the tasks alone.
-        unseen = None if ledger.budget or plan is not None else pooled_model(built, federation, settings)
-        models = TaskModels.from_result(federation, result, built.method.loss, self._provenance(seed, plan), unseen)
-        return self._finish(replace(models, tasks=places.tasks, classes=rows.classes), result)
-
     def _learn(self) -> Result:
         """Run until budget, tolerance or rounds end it."""
         run, places = self._session.run, self._session.places
@@ -273,14 +256,21 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.ledger_ = result.ledger
         self.relationship_ = result.relationship
         self.history_ = result.history
-        self.plan_ = _work(self._session.policy, result)
+        self.plan_ = Work(
+            type(self._session.policy).__name__.lower(),
+            tuple(result.local_steps),
+            result.rounds,
+            result.cloud_rounds,
+            result.terminal_steps,
+            result.stopped,
+        )
         self.n_iter_ = result.rounds
         gap = result.certificate.relative_gap
         if result.stopped == "limit on rounds reached" and (self.tol or SOLVED) < gap < math.inf:
             text = (
                 f"relative gap {gap:.1e} after {result.rounds} rounds, above tol={self.tol:g}: raise max_rounds or tol"
             )
-            warnings.warn(text, ConvergenceWarning, stacklevel=4)
+            warnings.warn(text, ConvergenceWarning, stacklevel=3)
         return self
 
     def _publish(self, models: TaskModels) -> None:
@@ -359,174 +349,20 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             preparation,
         )
 
-    def _seed(self) -> int:
-        if isinstance(self.random_state, int | np.integer):
-            if not 0 <= self.random_state <= LAST_SEED:
-                raise ConfigError(f"random_state must be a whole number from 0 to 2**64 - 1, got {self.random_state}")
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-
-    def _private(self, federation: Federation, ledger: Ledger) -> tuple[Algorithm, PrivatePlan]:
-        """The algorithm under a bound on privacy; what would tell more is refused."""
-        assert self.privacy is not None
-        if "auto" in (self.lambda1, self.lambda2) or self.warm_start:
-            raise ConfigError(
-                f"privacy={self.privacy!r}: weights that are chosen on rows, and dual variables of an earlier fit, "
-                "tell more than it allows; give the weights as numbers, and leave warm_start out"
-            )
-        given = self.privacy
-        text = ",".join(f"{name}={value}" for name, value in given.items()) if isinstance(given, Mapping) else given
-        options = self._options()
-        RunConfig(self.algorithm, options=options, scale=self.scale, privacy=text).check()
-        return private(self.algorithm, options, federation, ledger, Privacy.parse(text))
-
-    def _options(self) -> Options:
-        """The parameters as options; weights that are to be chosen stand at their defaults for now."""
-        return Options.of(
-            loss=self.loss,
-            relationship=self.relationship,
-            **self._weights(),
-            intercept=bool(self.intercept),
-            policy=self.policy,
-            local_steps=self.local_steps,
-            station_rounds=self.station_rounds,
-            **self._more_options(),
-        )
-
-    def _built(self, federation: Federation) -> Algorithm:
-        """Method and policy."""
-        for name in ("intercept", "warm_start"):
-            if getattr(self, name) not in (True, False):
-                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        options = self._options()
-        built = build(self.algorithm, options, federation.kind)
-        unheeded = idle(self.algorithm, options, federation.kind, built) if self.options else []
-        if unheeded := [name for name in unheeded if name in (self.options or {})]:
-            raise ConfigError(f"options={self.options!r}: {no_effect(self.algorithm, unheeded, options)}")
-        if is_yardstick(self.algorithm) and self.budget is not None:
-            raise ConfigError(f"algorithm {self.algorithm!r} is a yardstick that knows no budget: leave the budget out")
-        if self.warm_start and not isinstance(built.method, DualMethod):
-            raise ConfigError(f"algorithm {self.algorithm!r} has no dual variables to start from: leave warm_start out")
-        return built
-
-    def _weights(self) -> dict[str, float]:
-        """λ1 and λ2; as usual where they are to be chosen, or not given."""
-        return {
-            name: usual if getattr(self, name) in (None, "auto") else self._weight(name)
-            for name, usual in USUAL.items()
-        }
-
-    def _weight(self, name: str) -> float:
-        try:
-            return float(getattr(self, name))
-        except (TypeError, ValueError):
-            raise ConfigError(f"{name}={getattr(self, name)!r} is neither a number nor 'auto'") from None
-
-    def _more_options(self) -> dict[str, Any]:
-        """The settings in ``options``, none of which is a parameter of its own."""
-        if not isinstance(self.options, Mapping | None):
-            raise ConfigError(f"options={self.options!r} is no table: give settings by name, as in {{'merge': 'add'}}")
-        given, own = dict(self.options or {}), set(self.get_params(deep=False)) | {"loss"}
-        known = [name for name in option_kinds() if name not in own]
-        for name in given:
-            if name in own:
-                raise ConfigError(f"options={self.options!r}: {name} is a parameter of its own")
-            if name not in known:
-                raise ConfigError(f"options={self.options!r}: no setting {name!r}{nearest(name, known)}")
-        return given
-
-    def _settings(self, federation: Federation, seed: int) -> Settings:
-        if not 0.0 <= self.tol < math.inf:
-            raise ConfigError(f"tol must be a finite number >= 0, got {self.tol}")
-        return Settings(
-            scale=self.scale or usual_scale(federation.kind, private=bool(self.privacy)),
-            seed=seed,
-            noise_from_seed=self.random_state is not None,
-            execution=Execution(threads=effective_n_jobs(self.n_jobs)),
-            target_relative_gap=self.tol,
-            max_rounds=whole("max_rounds", self.max_rounds),
-        )
-
-    def _choice(
-        self, built: Algorithm, federation: Federation, settings: Settings
-    ) -> tuple[SelectionRecord, Before | None]:
-        """λ2, or λ1 as well, by validation on training rows, where they are "auto"; a budget pays for it.
-
-        λ2 that was not given is chosen too.
-        """
-        auto = tuple(name for name in USUAL if getattr(self, name) == "auto")
-        if self._left_open() and can_choose(built, federation, limited=bool(self.budget)):
-            auto = ("lambda2",)
-        if not auto:
-            return SelectionRecord({}, "no weight was chosen", {}, []), None
-        if auto == ("lambda1",):
-            raise ConfigError("lambda1='auto' needs lambda2='auto': the two are chosen together")
-        if not isinstance(built.method, DualMethod):
-            raise ConfigError(f"algorithm {self.algorithm!r} has no lambda2 to choose: give numbers")
-        present = self._weights()
-        if (ledger := self._ledger()).budget:
-            if (
-                self.warm_start and (last := getattr(self, "_learned_with", None)) is not None
-            ):  # duals go on, and weights
-                return SelectionRecord({name: last[name] for name in auto}, "as in the fit before", {}, []), None
-            problem = WeightProblem(built, federation, settings, ledger, auto)
-            return within_budget(problem, present)
-        return on_folds(built, federation, settings, auto, present["lambda1"]), None
-
-    def _left_open(self) -> bool:
-        """Whether λ2 was not given."""
-        return self.lambda2 is None and not (self.privacy or is_yardstick(self.algorithm))
-
-    def _with_weights(self, built: Algorithm, choice: SelectionRecord) -> Algorithm:
-        assert isinstance(built.method, DualMethod)
-        relationship = weighted(built.method.relationship, **self._weights() | choice.chosen)
-        return built._replace(method=replace(built.method, relationship=relationship))
-
-    def _ledger(self) -> Ledger:
-        if is_yardstick(self.algorithm):
-            return Ledger({})
-        limits = Budget.of(self.budget)
-        cost = read_resources(None, limits.format())[0] if self.cost is None else Cost.of(self.cost)
-        return Ledger(cost, limits)
-
     def _start(self, run: Run, places: Places) -> None:
-        """Restore duals and models of the last fit, for a warm start."""
-        known: WarmDuals | None = getattr(self, "_duals", None)
-        alpha = places.start(run.method.loss, known) if self.warm_start and known is not None else None
-        if alpha is not None:
-            run.restore(alpha, self._last_models(run, places))
-
-    def _last_models(self, run: Run, places: Places) -> npt.NDArray[np.float64] | None:
-        """What the stations held last, by the names of tasks; new tasks get the mean model. None if shapes changed."""
-        last: TaskModels = self.models_
-        if last.models.shape[1:] != run.network.shape:
-            return None
-        by_task = np.concatenate([last.models, last.reference[None]])[last.find(places.tasks)]
-        first = [int(np.argmax(run.task_station == b)) for b in range(run.cloud.n_tasks)]
-        return run.units.as_learned(by_task[first])
-
-    def _provenance(self, seed: int, plan: PrivatePlan | None) -> dict[str, Any]:
-        """How the model came about: parameters that are plain values, seed, versions."""
-        given = {n: x.item() if isinstance(x, np.generic) else x for n, x in self.get_params().items()}
-        known = {name: value for name, value in given.items() if isinstance(value, PLAIN)}
-        origin = {"estimator": json.loads(json.dumps(known, default=str)), "seed": seed, "versions": versions()}
-        if plan is not None:
-            return {**origin, "chosen": {name: getattr(plan, name) for name in USUAL}}
-        chosen = self.regularisation_.chosen
-        return {**origin, "chosen": chosen} if chosen else origin
+        """Restore duals and models of the last fit, by the names of tasks; new tasks start from the mean model."""
+        duals: WarmDuals | None = getattr(self, "_duals", None)
+        alpha = None if duals is None else places.start(run.method.loss, duals)
+        if alpha is None:
+            return
+        models, last = None, self.models_
+        if last.models.shape[1:] == run.network.shape:
+            by_task = np.concatenate([last.models, last.reference[None]])[last.find(places.tasks)]
+            first = [int(np.argmax(run.task_station == b)) for b in range(run.cloud.n_tasks)]
+            models = run.units.as_learned(by_task[first])
+        run.restore(alpha, models)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the running state, which holds the training rows."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_session"}
-
-
-def _work(policy: Policy, result: Result) -> Work:
-    return Work(
-        type(policy).__name__.lower(),
-        tuple(result.local_steps),
-        result.rounds,
-        result.cloud_rounds,
-        result.terminal_steps,
-        result.stopped,
-    )
