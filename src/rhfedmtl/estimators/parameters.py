@@ -35,7 +35,10 @@ Estimator = Any
 
 
 class Prepared(NamedTuple):
-    """The parts of a run that follow from parameters; ``weights`` are the parameters λ1 and λ2, ``before`` a run that chose them."""
+    """The parts of a run that follow from parameters.
+
+    ``weights`` are the parameters λ1 and λ2, ``before`` is a run that chose them.
+    """
 
     built: Algorithm
     settings: Settings

@@ -280,24 +280,19 @@ def ticks(axis: Axis, most: int = 6) -> list[float]:
         return []
     if axis.names:
         return list(range(0, len(axis.names), -(-len(axis.names) // most)))
-    if axis.scale == "log" and (found := _decades(axis.low, axis.high, most)):
-        return found
+    if axis.scale == "log":
+        # Powers of ten; with fewer than three of them, values between; with fewer than three of these, linear steps.
+        powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
+        for marks in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)):
+            inside = [m * 10.0**p for p in powers for m in marks]
+            inside = [value for value in inside if axis.low * (1.0 - 1e-9) <= value <= axis.high * (1.0 + 1e-9)]
+            if len(inside) >= 3:
+                return inside[:: -(-len(inside) // most)]
     least = max((axis.high - axis.low) / most, float(axis.whole))
     power = 10.0 ** math.floor(math.log10(least))
     step = next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= least * (1.0 - 1e-9))
     first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
-
-
-def _decades(low: float, high: float, most: int) -> list[float]:
-    """Powers of ten; where there are not three of them, values between; none where there are not three of these."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for marks in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)):
-        all_of_them = [m * 10.0**p for p in powers for m in marks]
-        found = [value for value in all_of_them if low * (1.0 - 1e-9) <= value <= high * (1.0 + 1e-9)]
-        if len(found) >= 3:
-            return found[:: -(-len(found) // most)]
-    return []
 
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

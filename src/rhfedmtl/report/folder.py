@@ -73,15 +73,7 @@ def gather(known: Mapping[str, Record], folder: Path) -> Gathered:
 
 def overlaid(known: Mapping[str, Record], folder: Path) -> Gathered:
     """Every run stands for itself, named by as few settings as tell it from the others."""
-    names = _told_apart(known)
-    of = {key: record.configuration.algorithm for key, record in known.items()}
-    variants = [Variant(names[key], names[key], of[key], yardstick=is_yardstick(of[key])) for key in known]
-    points = [Point(names[key], {}, record.configuration.seed, key) for key, record in known.items()]
-    return Gathered(replace(_study(list(known.values()), variants, {}, points), seeds=1), folder, known)
-
-
-def _told_apart(known: Mapping[str, Record]) -> dict[str, str]:
-    """A name for every run: of the settings that differ those that tell more of them apart; else its algorithm."""
+    # Of the settings that differ, use those that tell more runs apart; else the algorithm.
     differing = lookup.differing(known.values())
     words: list[tuple[str, ...]] = [()] * len(known)
     for what in sorted(differing, key=lambda what: (what != "algorithm", not what.startswith(OFTEN))):
@@ -89,10 +81,14 @@ def _told_apart(known: Mapping[str, Record]) -> dict[str, str]:
         words = more if len(set(more)) > len(set(words)) else words
     algorithms = [record.configuration.algorithm for record in known.values()]
     labels = [", ".join(filter(None, each)) or plain for each, plain in zip(words, algorithms, strict=True)]
-    return {
+    names = {
         name: label if labels.count(label) == 1 else f"{label}, {name}"
         for name, label in zip(known, labels, strict=True)
     }
+    of = {key: record.configuration.algorithm for key, record in known.items()}
+    variants = [Variant(names[key], names[key], of[key], yardstick=is_yardstick(of[key])) for key in known]
+    points = [Point(names[key], {}, record.configuration.seed, key) for key, record in known.items()]
+    return Gathered(replace(_study(list(known.values()), variants, {}, points), seeds=1), folder, known)
 
 
 def _study(known: list[Record], variants: list[Variant], axes: dict[str, list[Any]], points: list[Point]) -> Study:

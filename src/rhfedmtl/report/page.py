@@ -23,7 +23,15 @@ def page(chapters: Sequence[Chapter], *, title: str, made: str) -> str:
     body = "".join(chapter_html(chapter, many=many, number=i + 1) for i, chapter in enumerate(chapters))
     links = "".join(f'<li><a href="#{escape(c.name)}">{escape(c.title)}</a></li>' for c in chapters)
     contents = f'<nav class="contents" aria-label="Contents"><div><p>Contents</p><ol>{links}</ol></div></nav>'
-    overview = (contents, _glance(chapters)) if many else ("", "")
+    # The finding of the first chapter, large, and under it every chapter with its own.
+    first = chapters[0]
+    link = f'<a href="#{escape(first.name)}">{escape(first.title)}</a>'
+    lead = "".join(f'<p class="lead">{escape(text)}</p><p class="from">{link}</p>' for text in first.findings[:1])
+    rows = "".join(
+        f'<li><a href="#{escape(c.name)}">{escape(c.title)}</a><span>{escape(" ".join(c.findings[:1]))}</span></li>'
+        for c in chapters[1 if lead else 0 :]
+    )
+    overview = (contents, f'{lead}<ul class="glance">{rows}</ul>') if many else ("", "")
     button = '<button type="button" class="theme" aria-label="Switch between light and dark" hidden>Dark</button>'
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -56,18 +64,6 @@ def _colours() -> str:
     variables = "".join(f"--c{i}: light-dark({light}, {dark}); " for i, (light, dark) in enumerate(PALETTE))
     classes = "".join(f".c{i} {{ --c: var(--c{i}); }} " for i in range(len(PALETTE)))
     return f":root {{ {variables}}}\n{classes}\n"
-
-
-def _glance(chapters: Sequence[Chapter]) -> str:
-    """The finding of the first chapter, large, and under it every chapter with its own."""
-    first = chapters[0]
-    link = f'<a href="#{escape(first.name)}">{escape(first.title)}</a>'
-    lead = "".join(f'<p class="lead">{escape(text)}</p><p class="from">{link}</p>' for text in first.findings[:1])
-    rows = "".join(
-        f'<li><a href="#{escape(c.name)}">{escape(c.title)}</a><span>{escape(" ".join(c.findings[:1]))}</span></li>'
-        for c in chapters[1 if lead else 0 :]
-    )
-    return f'{lead}<ul class="glance">{rows}</ul>'
 
 
 def chapter_html(chapter: Chapter, *, many: bool = False, number: int = 1) -> str:

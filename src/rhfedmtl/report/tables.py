@@ -14,7 +14,7 @@ from rhfedmtl.report import along
 from rhfedmtl.report.charts import short, signed
 from rhfedmtl.report.words import MEANING, axis_label, metric_name, said, spread, tuned
 from rhfedmtl.runs.records import Record
-from rhfedmtl.studies.overall import Overall, overall
+from rhfedmtl.studies.overall import overall
 from rhfedmtl.studies.study import EVEN, At, Cell, StudyResult, judged
 
 SIGNS = {"better": "▲", "worse": "▼", EVEN: "≈", "": "\u2007"}
@@ -92,7 +92,24 @@ def _reading(result: StudyResult) -> str:
 
 def whole_axis(result: StudyResult) -> Table | None:
     """Variants along the whole axis of the pictures: area under the curve, rank, certificates."""
-    groups = [(said(at), tuple(_along_all(result, overall(result, at)))) for at in result.study.others]
+    groups = []
+    for at in result.study.others:
+        rows = overall(result, at)
+        best = max(rows, key=lambda row: result.study.sign * row.area, default=None)
+        cells = []
+        for row in rows:
+            sign = SIGNS[judged(row.against)] if result.study.seeds > 1 else ""
+            against = _difference(*row.against) if row.against else "reference"
+            cells.append(
+                (
+                    TableCell(result.labels[row.variant]),
+                    TableCell(spread(row.area, row.half), best=row is best),
+                    TableCell(against, sign=sign if row.against else ""),
+                    TableCell(f"{row.rank:.1f}"),
+                    TableCell("–" if row.relative_gap is None else f"{row.relative_gap:.2g}"),
+                )
+            )
+        groups.append((said(at), tuple(cells)))
     known = tuple((name, rows) for name, rows in groups if len(rows) > 1)
     if not known:
         return None
@@ -105,20 +122,6 @@ def whole_axis(result: StudyResult) -> Table | None:
     return Table(head, known, f"{note} {_reading(result)}")
 
 
-def _along_all(result: StudyResult, rows: Sequence[Overall]) -> Iterator[tuple[TableCell, ...]]:
-    best = max(rows, key=lambda row: result.study.sign * row.area, default=None)
-    for row in rows:
-        sign = SIGNS[judged(row.against)] if result.study.seeds > 1 else ""
-        against = _difference(*row.against) if row.against else "reference"
-        yield (
-            TableCell(result.labels[row.variant]),
-            TableCell(spread(row.area, row.half), best=row is best),
-            TableCell(against, sign=sign if row.against else ""),
-            TableCell(f"{row.rank:.1f}"),
-            TableCell("–" if row.relative_gap is None else f"{row.relative_gap:.2g}"),
-        )
-
-
 def across(results: Sequence[StudyResult]) -> Table | None:
     """Several studies: data sets down, the methods that all of them have across, and their mean ranks."""
     places = [(result, at) for result in results for at in result.study.others]
@@ -127,18 +130,19 @@ def across(results: Sequence[StudyResult]) -> Table | None:
     shared = [name for name in (rows[0][2] if rows else {}) if all(name in found for _, _, found in rows)]
     if len({result.study.name for result, _, _ in rows}) < 2 or len(shared) < 2:
         return None
-    body = tuple(_across(result, at, [found[name] for name in shared]) for result, at, found in rows)
+    body = []
+    for result, at, found in rows:
+        areas = [result.study.sign * found[name].area for name in shared]
+        best = shared[int(np.argmax(areas))]
+        cells = [TableCell(result.study.title, said(at))]
+        for name in shared:
+            half = "" if found[name].half is None else f"± {found[name].half:.3f}"
+            cells.append(TableCell(f"{found[name].area:.3f}", half, best=name == best))
+        body.append(tuple(cells))
     ranks = [float(np.mean([found[name].rank for _, _, found in rows])) for name in shared]
     last = (TableCell("mean rank"), *(TableCell(f"{rank:.1f}", best=rank == min(ranks)) for rank in ranks))
     note = "Area under the curve of each study, over its width in the logarithm; the best of each row is marked."
     return Table(("", *shared), (("", (*body, last)),), note)
-
-
-def _across(result: StudyResult, at: At, rows: Sequence[Overall]) -> tuple[TableCell, ...]:
-    best = max(rows, key=lambda row: result.study.sign * row.area)
-    halves = ("" if row.half is None else f"± {row.half:.3f}" for row in rows)
-    cells = (TableCell(f"{row.area:.3f}", half, best=row is best) for row, half in zip(rows, halves, strict=True))
-    return TableCell(result.study.title, said(at)), *cells
 
 
 def ranking(result: StudyResult, at: At) -> Table:

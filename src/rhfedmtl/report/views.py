@@ -40,7 +40,24 @@ def values(result: StudyResult, styles: Styles) -> list[Chart]:
     if len(result.study.along) < 2:
         return []
     y = metric_axis(result.study.metric)
-    parts = [_values_at(result, at, y, styles) for at in result.study.others]
+    parts = []
+    for at in result.study.others:
+        looks, places, xs = styles_of(result, styles), result.study.line(at), _along_x(result)
+        series = []
+        for variant in result.study.variants:
+            name = variant.name
+            cells = [result.cell(name, place) for place in places]
+            known = [(x, c.mean, c.half) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
+            if known:
+                series.append(_banded(result, name, known, looks[name]))
+            printed = [(x, c.paper) for x, c in zip(xs, cells, strict=True) if c.paper is not None]
+            if printed:
+                label = f"{variant.label}, printed"
+                at_x, prints = [x for x, _ in printed], [v for _, v in printed]
+                series.append(
+                    Series(label, at_x, prints, style=looks[name], kind="hollow", group=PRINTED, of=variant.label)
+                )
+        parts.append(LineChart("", said(at), _x(result), y, tuple(series)))
     note = "Hollow markers are values that the paper prints. " if result.study.paper else ""
     return _together(
         "values", f"{metric_name(result.study.metric)} over {_x(result).label}", parts, note + _bands(result)
@@ -69,25 +86,6 @@ def _together(key: str, title: str, parts: Sequence[LineChart], note: str) -> li
     if len(shown) == 1:
         return [LineChart(key, title, shown[0].x, shown[0].y, shown[0].series, note)]
     return [Panels(key, title, tuple(shown), note)]
-
-
-def _values_at(result: StudyResult, at: At, y: Axis, styles: Styles) -> LineChart:
-    looks, places, xs = styles_of(result, styles), result.study.line(at), _along_x(result)
-    series = []
-    for variant in result.study.variants:
-        name = variant.name
-        cells = [result.cell(name, place) for place in places]
-        known = [(x, c.mean, c.half) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
-        if known:
-            series.append(_banded(result, name, known, looks[name]))
-        printed = [(x, c.paper) for x, c in zip(xs, cells, strict=True) if c.paper is not None]
-        if printed:
-            label = f"{variant.label}, printed"
-            xs_printed, values = [x for x, _ in printed], [v for _, v in printed]
-            series.append(
-                Series(label, xs_printed, values, style=looks[name], kind="hollow", group=PRINTED, of=variant.label)
-            )
-    return LineChart("", said(at), _x(result), y, tuple(series))
 
 
 def _banded(result: StudyResult, name: str, points: Sequence[tuple[float, float, float | None]], look: Style) -> Series:
@@ -141,23 +139,21 @@ def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
     x = Axis("round (BS iteration)" if kind is None else f"spent ({unit(kind)})", whole=kind is None)
     charts: list[Chart] = []
     name = metric_name(result.study.metric)
+    names = {variant: result.labels[variant] for variant in result.running}
     medians = "Lines are medians over seeds, bands hold the middle half of them." if result.study.seeds > 1 else ""
     for column, title, y, bands in (
         (result.study.metric, f"{name} against what was spent", metric_axis(result.study.metric), _bands(result)),
         ("gap", "Certified gap against what was spent", Axis("duality gap (log scale)", "log"), medians),
     ):
         series = _trajectories(result, at, column, kind, styles, ranked=column == "gap")
-        note = f"{bands} {_without_line(result, at, series)}"
+        # Name the runs that ended with a result and have no line.
+        drawn = {line.label for line in series}
+        ended = [label for name, label in names.items() if any(record.result for record in result.records(name, at))]
+        missing = [label for label in ended if label not in drawn]
+        more = f"Not drawn, as it was measured only once on its way: {'; '.join(missing)}."
+        note = f"{bands} {more if missing and drawn else ''}"
         charts += _together(f"{column.replace('_', '-')}-spent", title, [LineChart("", "", x, y, series)], note.strip())
     return charts
-
-
-def _without_line(result: StudyResult, at: At, series: tuple[Series, ...]) -> str:
-    """Runs that ended with a result and have no line, and why."""
-    drawn = {each.label for each in series}
-    ended = [name for name in result.running if any(record.result for record in result.records(name, at))]
-    missing = [result.labels[name] for name in ended if result.labels[name] not in drawn]
-    return f"Not drawn, as it was measured only once on its way: {'; '.join(missing)}." if missing and drawn else ""
 
 
 def _trajectories(
@@ -324,6 +320,12 @@ def trajectories(result: StudyResult) -> list[Chart]:
     at = focus(result)
     kind = resource(result, at)
     name = metric_name(result.study.metric)
+    many = result.records(result.study.reference, at)
+    tasks = len(many[0].tasks) if many else 0
+    notes = [f"{MOST_TASKS} of {tasks} tasks."] if tasks > MOST_TASKS else []
+    if len(many) > 1:
+        apart = "Each seed draws tasks of its own, so this is the first seed alone."
+        notes.append(INTERVALS if along.same_tasks(many) else apart)
     charts: list[Chart] = []
     for column, x in ((None, Axis("round (BS iteration)", whole=True)), (kind, Axis(f"spent ({unit(kind or '')})"))):
         if column is None or kind is not None:
@@ -332,20 +334,8 @@ def trajectories(result: StudyResult) -> list[Chart]:
                 for variant in result.running
             ]
             title = f"{name} of each task along {'rounds' if column is None else 'what was spent'}"
-            charts += _together(
-                "tasks-" + ("rounds" if column is None else "spent"), title, parts, _tasks_note(result, at)
-            )
+            charts += _together("tasks-" + ("rounds" if column is None else "spent"), title, parts, " ".join(notes))
     return charts
-
-
-def _tasks_note(result: StudyResult, at: At) -> str:
-    many = result.records(result.study.reference, at)
-    tasks = len(many[0].tasks) if many else 0
-    notes = [f"{MOST_TASKS} of {tasks} tasks."] if tasks > MOST_TASKS else []
-    if len(many) > 1:
-        apart = "Each seed draws tasks of its own, so this is the first seed alone."
-        notes.append(INTERVALS if along.same_tasks(many) else apart)
-    return " ".join(notes)
 
 
 def _tasks_of(result: StudyResult, variant: str, at: At, kind: str | None, x: Axis, y: Axis) -> LineChart:
@@ -373,7 +363,17 @@ def relationships(result: StudyResult) -> list[Chart]:
         mean = along.same_tasks(many) and len(many) > 1
         matrix = np.mean([np.array(r.relationship) for r in (many if mean else many[:1])], axis=0)
         if not _alike(matrix):
-            charts.append(_picture(result, name, many[0].tasks, matrix, len(many) if mean else 1))
+            tasks = many[0].tasks
+            seeds = len(many) if mean else 1
+            chosen = thinned(len(tasks), MOST_RELATED)
+            rows = tuple(tasks[i] for i in chosen)
+            cells = tuple(tuple(None if i == j else float(matrix[i, j]) for j in chosen) for i in chosen)
+            others = [value for row in cells for value in row if value is not None]
+            low, high = (-1.0, 1.0) if min(others) < 0.0 else (min(others), max(others))
+            note = f"Mean over {seeds} seeds." if seeds > 1 else ""
+            key = "ties-" + "".join(c if c.isalnum() else "-" for c in name)
+            title = f"Who is tied to whom, {result.labels[name]}"
+            charts.append(Heat(key, title, rows, rows, cells, "affinity of two tasks", low, high, note=note))
     return charts
 
 
@@ -381,15 +381,3 @@ def _alike(matrix: Any) -> bool:
     """Whether every pair of tasks is tied as strongly as every other: a picture would show nothing."""
     others = matrix[~np.eye(len(matrix), dtype=bool)]
     return bool(len(others) == 0 or np.ptp(others) < 1e-9)
-
-
-def _picture(result: StudyResult, name: str, tasks: Sequence[str], matrix: Any, seeds: int) -> Heat:
-    chosen = thinned(len(tasks), MOST_RELATED)
-    rows = tuple(tasks[i] for i in chosen)
-    cells = tuple(tuple(None if i == j else float(matrix[i, j]) for j in chosen) for i in chosen)
-    others = [value for row in cells for value in row if value is not None]
-    low, high = (-1.0, 1.0) if min(others) < 0.0 else (min(others), max(others))
-    note = f"Mean over {seeds} seeds." if seeds > 1 else ""
-    key = "ties-" + "".join(c if c.isalnum() else "-" for c in name)
-    title = f"Who is tied to whom, {result.labels[name]}"
-    return Heat(key, title, rows, rows, cells, "affinity of two tasks", low, high, note=note)
