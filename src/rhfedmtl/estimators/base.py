@@ -166,7 +166,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             whole_data = built.regroup(federation)
             run = Run(whole_data, built.method, prepared.settings, prepared.ledger, judged=federation, private=plan)
             if prepared.before is not None:
-                run.follow(prepared.before)
+                snapshot.begin(run, prepared.before)
             elif self.warm_start:
                 self._start(run, places)
             self._session = _Session(run, built.policy, places)
