@@ -15,13 +15,13 @@ BESIDE = object()
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as tables, tuples as lists, and null where JSON has no number: for NaN and infinity."""
+    """Return dataclasses as dictionaries, tuples as lists, and NaN and infinity, which JSON does not have, as None."""
     if is_dataclass(value):
         value = _table(value)
     if isinstance(value, Mapping):
         return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+    if isinstance(value, list | tuple):  # there are many numbers in lists: no call for each
+        return [part if type(part) is float and math.isfinite(part) else plain(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -383,7 +384,7 @@ def save(
 def save_rounds(folder: Path, many: Iterable[Record]) -> Path:
     """One row per run, BS iteration and task: rounds.parquet, or rounds.csv where pyarrow is not installed."""
     rows = [row for each in many for row in round_rows(each)]
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
     if find_spec("pyarrow") is None:
         path = folder / "rounds.csv"
         with path.open("w", newline="") as file:
