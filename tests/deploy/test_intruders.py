@@ -272,18 +272,20 @@ def test_spoiled_messages_from_above_do_no_harm(tmp_path: Path) -> None:
         service = make_terminal(folder, tmp_path / "state")
 
         async def greet() -> None:
-            service.link.hello()
-            await service.link.receive(wire.TerminalDown(welcome=wire.Welcome(job=job(folder))).SerializeToString())
+            service.link.uplink.hello()
+            await service.link.uplink.receive(
+                wire.TerminalDown(welcome=wire.Welcome(job=job(folder))).SerializeToString()
+            )
 
         async def receive(data: bytes) -> None:
             try:
-                await service.link.receive(data)
+                await service.link.uplink.receive(data)
             except PeerError:  # the stream ends, and another begins
                 await greet()
                 raise
 
         await greet()
-        before = service.record().SerializeToString(deterministic=True)
+        before = service.memory.record().SerializeToString(deterministic=True)
         verdict = wire.Verdict(incarnation=77)
         model = codec.tensor(np.ones((1, NUMBERS)))
         down = [
@@ -298,7 +300,7 @@ def test_spoiled_messages_from_above_do_no_harm(tmp_path: Path) -> None:
         ]
         messages = [message.SerializeToString() for message in down]
         refused = await feed(receive, messages, 2_000)
-        return refused, before, service.record().SerializeToString(deterministic=True)
+        return refused, before, service.memory.record().SerializeToString(deterministic=True)
 
     refused, before, after = run(attack)
     assert before == after

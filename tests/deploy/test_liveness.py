@@ -172,10 +172,10 @@ def test_a_forgotten_terminal_comes_back_with_what_it_knows(
         role.forget(0)
 
         async def greet() -> None:
-            greeting = wire.TerminalUp.FromString(terminal.link.hello()).hello
+            greeting = wire.TerminalUp.FromString(terminal.link.uplink.hello()).hello
             peer = await connect(service, folder, 0, incarnation=greeting.incarnation)
             for message in peer.sent():
-                await terminal.link.receive(message.SerializeToString())
+                await terminal.link.uplink.receive(message.SerializeToString())
             for body in said:
                 await hear(service, peer, **body)
             said.clear()
@@ -183,14 +183,14 @@ def test_a_forgotten_terminal_comes_back_with_what_it_knows(
         await greet()
         first = role.members[0].incarnation
         orders = role.open_round(1, {0: 5})
-        await terminal.link.receive(wire.TerminalDown(order=codec.to_wire(orders[0])).SerializeToString())
+        await terminal.link.uplink.receive(wire.TerminalDown(order=codec.to_wire(orders[0])).SerializeToString())
         assert role.receive(codec.from_wire(Update, said.pop()["update"]))
         role.close_round()
         share = role.members[0].share
         await service.members.ask("sums", {0: probes()[0]}, 0.0)  # it owes an answer
         service.members.forget(0)
         assert service.members.acceptor.sessions[0].reason  # it is cut off, so that it notices
-        assert terminal.role.pending is not None
+        assert terminal.memory.terminal.pending is not None
         await greet()
         assert role.members[0].incarnation == first + 1
         np.testing.assert_allclose(role.members[0].share, share, rtol=1e-12)
@@ -278,16 +278,18 @@ def test_a_terminal_that_learned_from_raw_rows_starts_anew(folder: Path, tmp_pat
 
     async def body() -> None:
         terminal = make_terminal(folder, tmp_path)
-        terminal.begin(job(folder))
-        terminal.role.join()
-        assert terminal.role.work(WorkOrder(1, 0, np.zeros((1, NUMBERS)), 0.1, 5, Verdict(0, 0.0, 0, 1))) is not None
+        memory = terminal.memory
+        memory.begin(job(folder))
+        memory.terminal.join()
+        assert memory.terminal.work(WorkOrder(1, 0, np.zeros((1, NUMBERS)), 0.1, 5, Verdict(0, 0.0, 0, 1))) is not None
         scaling = Scaling(np.zeros(NUMBERS - 1), np.full(NUMBERS - 1, 2.0), True)
         greeting = wire.Welcome(job=job(folder), scaling=codec.to_wire(scaling))
-        terminal.link.hello()
-        await terminal.link.receive(wire.TerminalDown(welcome=greeting).SerializeToString())
-        assert (terminal.role.incarnation, terminal.role.pending, terminal.role.last_round) == (2, None, 0)
+        terminal.link.uplink.hello()
+        await terminal.link.uplink.receive(wire.TerminalDown(welcome=greeting).SerializeToString())
+        role = memory.terminal
+        assert (role.incarnation, role.pending, role.last_round) == (2, None, 0)
         rows = load_rows(folder / "terminal-0" / "data.npz", NUMBERS - 1, tuple(job(folder).classes)).X
-        np.testing.assert_array_equal(terminal.role.moments().mean, Moments.of(scaling.scaler.transform(rows)).mean)
+        np.testing.assert_array_equal(role.moments().mean, Moments.of(scaling.scaler.transform(rows)).mean)
 
     run(body)
 

@@ -191,11 +191,11 @@ def test_a_terminal_tells_nothing_alone(tmp_path: Path) -> None:
 
     async def attempts() -> None:
         service = inside.make_terminal(folder, tmp_path / "state")
-        service.link.hello()
+        service.link.uplink.hello()
         job = inside.job(folder)
 
         async def tell(**body: Any) -> None:
-            await service.link.receive(wire.TerminalDown(**body).SerializeToString())
+            await service.link.uplink.receive(wire.TerminalDown(**body).SerializeToString())
 
         await tell(welcome=wire.Welcome(job=job, epoch="e"))
         nothing = wire.Nothing()
@@ -222,38 +222,38 @@ def test_a_terminal_works_only_under_the_masks_that_it_asks_for(tmp_path: Path, 
     folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
     job = Learning(**{"features": 20, "tasks": ("a",), "classes": ("n", "p"), **MASKED, "options": options}).job()
     service = inside.make_terminal(folder, tmp_path / "state")
-    service.begin(job)
-    assert service._refuses_job(job) == f"sums {sums}, where sums over 3 terminals, masked, are allowed"
-    service.begin(inside.job(folder))
-    assert not service._refuses_job(inside.job(folder))
+    service.memory.begin(job)
+    assert service.disclosure.refuses_job(job) == f"sums {sums}, where sums over 3 terminals, masked, are allowed"
+    service.memory.begin(inside.job(folder))
+    assert not service.disclosure.refuses_job(inside.job(folder))
 
 
 def test_a_terminal_remembers_with_whom_it_counts(tmp_path: Path) -> None:
     """Also one that was killed, and in every stream."""
     folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
     service = inside.make_terminal(folder, tmp_path / "state")
-    service.begin(inside.job(folder))
+    service.memory.begin(inside.job(folder))
     three = frozenset({0, 1, 2})
-    assert service._masked is not None
-    service._masked.group = three
-    service._save()
+    assert service.memory.masks is not None
+    service.memory.masks.group = three
+    service.memory.save()
     again = inside.make_terminal(folder, tmp_path / "state")
-    assert again._masked is not None
-    assert again._masked.group == three
-    assert set(again._masked.begin()["key"].group) == three
-    assert again._masked._masker.group == three
+    assert again.memory.masks is not None
+    assert again.memory.masks.group == three
+    assert set(again.memory.masks.begin()["key"].group) == three
+    assert again.memory.masks._masker.group == three
 
 
 def test_masks_rest_on_all_that_was_agreed_on(tmp_path: Path, monkeypatch: Any) -> None:
     """A station that has one terminal scale its rows otherwise than the rest of its group gets no sum."""
     folder = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=MASKED)
     service, told = inside.make_terminal(folder, tmp_path / "state"), []
-    service.begin(inside.job(folder))
-    monkeypatch.setattr(service._masked, "mask", lambda *given: told.append(given[-1]))
+    service.memory.begin(inside.job(folder))
+    monkeypatch.setattr(service.memory.masks, "mask", lambda *given: told.append(given[-1]))
     order = WorkOrder(1, 0, inside.SHARE, 1.0, 5, Verdict(0, 0.0, 0, 1))
     for scale in (1.0, 1.0, 1e30):
-        service.agreed.scaling = Scaling(np.zeros(20), np.full(20, scale), True)
-        service._mask(order, np.zeros(3), wire.Partners())
+        service.memory.agreed.scaling = Scaling(np.zeros(20), np.full(20, scale), True)
+        service.answers.mask(order, np.zeros(3), wire.Partners())
     assert told[0] == told[1] != told[2]
 
 

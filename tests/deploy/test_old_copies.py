@@ -258,9 +258,9 @@ def test_a_terminal_that_left_hears_where_it_belongs(folder: Path, tmp_path: Pat
         peer = await connect(service, folder, 0)
         welcome = peer.sent()[0].welcome
         terminal = make_terminal(folder, tmp_path / "terminal")
-        terminal.link.hello()
-        await terminal.link.receive(wire.TerminalDown(welcome=welcome).SerializeToString())
-        return terminal._place
+        terminal.link.uplink.hello()
+        await terminal.link.uplink.receive(wire.TerminalDown(welcome=welcome).SerializeToString())
+        return terminal.memory.place
 
     assert run(greeted) == wire.Place(station=1, address="127.0.0.1:9")
 

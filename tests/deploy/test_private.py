@@ -224,18 +224,18 @@ def test_a_terminal_keeps_to_its_own_bound(tmp_path: Path) -> None:
 
     async def attempts() -> None:
         service = inside.make_terminal(folder, tmp_path / "state")
-        service.link.hello()
+        service.link.uplink.hello()
 
         async def tell(**body: Any) -> None:
-            await service.link.receive(wire.TerminalDown(**body).SerializeToString())
+            await service.link.uplink.receive(wire.TerminalDown(**body).SerializeToString())
 
         await tell(welcome=wire.Welcome(job=inside.job(folder), epoch="e"))
-        assert "no noise hides" in service._refusal(order.local_steps)
+        assert "no noise hides" in service.disclosure.refuses(order.local_steps)
         with pytest.raises(PeerError, match="single terminal are not told"):
             await tell(ask_moments=wire.Nothing())
         await tell(noising=codec.to_wire(Noising(1.0, 0.5, 1e-6)))
-        assert "allows" in service._refusal(order.local_steps)
-        assert service.site.used["privacy"] == 0.0
+        assert "allows" in service.disclosure.refuses(order.local_steps)
+        assert service.memory.site.used["privacy"] == 0.0
         with pytest.raises(PeerError, match="was agreed on"):
             await tell(noising=codec.to_wire(Noising(1.0, 5.0, 1e-6)))
         plain = Probe(0, 1, inside.SHARE[None], np.ones((1, 1)), False, Verdict(0, 0.0, 0, 1))
@@ -251,12 +251,12 @@ def test_test_rows_of_a_terminal_with_a_bound_are_not_told_under_masks_either(tm
 
     async def attempt() -> None:
         service = inside.make_terminal(folder, tmp_path / "state")
-        service.link.hello()
+        service.link.uplink.hello()
         for body in (
             {"welcome": wire.Welcome(job=inside.job(folder), epoch="e")},
             {"trial": wire.Trial(model=codec.tensor(inside.SHARE), partners=wire.Partners(slot=1))},
         ):
-            await service.link.receive(wire.TerminalDown(**body).SerializeToString())
+            await service.link.uplink.receive(wire.TerminalDown(**body).SerializeToString())
 
     with pytest.raises(PeerError, match="test rows of a single terminal are not told"):
         inside.run(attempt)
@@ -267,20 +267,20 @@ def test_a_terminal_that_does_not_know_what_it_told_tells_nothing_more(tmp_path:
     """Its state is damaged, or deleted, or its station shows that it is an old copy: the bound is taken to be spent."""
     folder, state = nets.build(tmp_path / "net", nets.small(1, 4, 40), learning=learning("clear")), tmp_path / "state"
     service = inside.make_terminal(folder, state)
-    service.begin(inside.job(folder))
-    service._agree(Agreement(noising=Noising(1.0, 5.0, 1e-6)))
-    service.role.join()
-    service._save()
-    service.account.note("up", "update", 0, 100)
-    assert not service._refusal(15)
-    assert service._file.fsync
+    service.memory.begin(inside.job(folder))
+    service.memory.agree(Agreement(noising=Noising(1.0, 5.0, 1e-6)))
+    service.memory.terminal.join()
+    service.memory.save()
+    service.link.account.note("up", "update", 0, 100)
+    assert not service.disclosure.refuses(15)
+    assert service.memory.file.fsync
     file = state / "terminal.state"
     if how == "old":
         again = inside.make_terminal(folder, state)
-        again._fall_back("the station knows incarnation 7", 7)
-        again._save()
+        again.memory.fall_back("the station knows incarnation 7", 7)
+        again.memory.save()
         for each in (again, inside.make_terminal(folder, state)):
-            assert "allows" in each._refusal(15)
+            assert "allows" in each.disclosure.refuses(15)
         return
     if how == "gone":
         file.unlink()

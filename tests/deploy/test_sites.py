@@ -80,8 +80,8 @@ def test_a_day_has_so_many_steps(folder: Path) -> None:
 
 def order(t: Any, number: int, steps: int) -> wire.WorkOrder:
     """An order for the first terminal, at zero."""
-    verdict = Verdict(0, 0.0, number - 1, t.role.incarnation)
-    return codec.to_wire(WorkOrder(number, 0, 0.0 * t.role._share(), 10.0, steps, verdict))
+    verdict = Verdict(0, 0.0, number - 1, t.memory.terminal.incarnation)
+    return codec.to_wire(WorkOrder(number, 0, 0.0 * t.memory.terminal._share(), 10.0, steps, verdict))
 
 
 def test_a_terminal_declines_and_remembers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,30 +92,30 @@ def test_a_terminal_declines_and_remembers(folder: Path, tmp_path: Path, monkeyp
 
         def started() -> tuple[Any, list[Any]]:
             made, sent = make_terminal(folder, tmp_path), list[Any]()
-            made.site._config, made.site._now = site(folder, steps_per_day=20)._config, lambda: now[0]
+            made.memory.site._config, made.memory.site._now = site(folder, steps_per_day=20)._config, lambda: now[0]
             monkeypatch.setattr(made.link, "send", lambda **body: sent.append(body) or True)
             return made, sent
 
         made, sent = started()
-        await made._on_welcome(wire.Welcome(job=job(folder), epoch="e"))
+        await made.welcome(wire.Welcome(job=job(folder), epoch="e"))
         for number in (1, 1, 2):
-            await made._handle("order", order(made, number, 10))
+            await made.handle("order", order(made, number, 10))
         assert [next(iter(each)) for each in sent] == ["join", "update", "update", "update"]
         made, sent = started()
-        await made._handle("order", order(made, 2, 10))
-        await made._handle("order", order(made, 3, 5))
+        await made.handle("order", order(made, 2, 10))
+        await made.handle("order", order(made, 3, 5))
         assert [next(iter(each)) for each in sent] == ["update", "declined"]
         assert sent[1]["declined"] == wire.Declined(round=3, reason=NO, local_steps=5)
-        assert made.role.last_round == 2
-        made._look_around()
+        assert made.memory.terminal.last_round == 2
+        made.link.heed_owner()
         assert len(sent) == 2
         now[0] = DAY_S + 0.0
-        made._look_around()
-        made._look_around()
+        made.link.heed_owner()
+        made.link.heed_owner()
         assert sent[2:] == [{"declined": wire.Declined()}]
-        await made._handle("order", order(made, 4, 20))
-        assert made.record().steps_of_day == 20
-        assert made.record().releases == 3
+        await made.handle("order", order(made, 4, 20))
+        assert made.memory.record().steps_of_day == 20
+        assert made.memory.record().releases == 3
 
     run(body)
 
@@ -130,9 +130,9 @@ def test_a_terminal_takes_no_part_in_what_its_site_does_not_allow(
         object.__setattr__(made.config, "algorithms", ("fedavg",))
         monkeypatch.setattr(made.link, "send", lambda **body: sent.append(body) or True)
         for _ in range(2):
-            await made._on_welcome(wire.Welcome(job=job(folder), epoch="e"))
-            await made._handle("ask_moments", wire.Nothing())
-            await made._handle("scaling", wire.Scaling())
+            await made.welcome(wire.Welcome(job=job(folder), epoch="e"))
+            await made.handle("ask_moments", wire.Nothing())
+            await made.handle("scaling", wire.Scaling())
         assert [each["declined"].reason for each in sent] == ["rhfedmtl, where fedavg is allowed"] * 2
 
     run(body)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.deploy import nets
+from tests.deploy.inside import make_terminal
 
 from rhfedmtl.deploy.cloud.trainer import TRAINING, Training
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD, TERMINAL_TO_STATION, Dialogue, StreamState
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.station.memory import ROUNDS, Rounds
 from rhfedmtl.deploy.station.service import StationService
-from rhfedmtl.deploy.terminal.service import TerminalService
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ProtocolError
 
@@ -69,10 +70,11 @@ def test_every_message_of_the_wire_has_its_place(dialogue: Dialogue) -> None:
     assert (above, below) == (names(dialogue.up), names(dialogue.down))
 
 
-def test_every_message_is_handled() -> None:
+def test_every_message_is_handled(tmp_path: Path) -> None:
     """The tables of handlers have all that the tables of states let through."""
+    terminal = make_terminal(nets.build(tmp_path / "net", nets.small(1, 2, 20)), tmp_path / "state")
     of_the_link = {"refusal", "drain"}
-    assert set(TerminalService.HANDLERS) == names(wire.TerminalDown) - of_the_link
+    assert set(terminal.handlers) == names(wire.TerminalDown) - of_the_link
     assert set(StationService.HANDLERS) == names(wire.StationDown) - of_the_link
     assert set(StationService.REQUESTS) == names(wire.Request) <= set(ROUNDS[Rounds.IDLE])
 

@@ -1,0 +1,79 @@
+"""Limits for the words of a terminal: the rules of its owner, and the masks and the noise of its network."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from rhfedmtl.deploy.node.config import TerminalConfig
+from rhfedmtl.deploy.terminal.memory import TerminalMemory
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import PeerError
+from rhfedmtl.roles.messages import Probe, Sums
+
+
+class Disclosure:
+    """Decides whether a terminal may tell what its station asks for.
+
+    `RowAnswers` and `MeteredLink` ask it before anything about rows is sent. A ``refuses_…`` method returns the reason,
+    which the terminal sends as a polite "declined"; a ``refuse_…`` method raises an error that ends the stream.
+    It never computes an answer and never sends a message.
+    """
+
+    def __init__(self, config: TerminalConfig, memory: TerminalMemory) -> None:
+        self._config, self._memory = config, memory
+
+    @property
+    def noised(self) -> bool:
+        """True if the network adds noise, or if the owner allows only sums with noise."""
+        return self._memory.terminal.method.channel.noised or self._config.epsilon > 0.0
+
+    def refuses_job(self, job: wire.Job) -> str:
+        """Return why the owner does not allow this job; empty if the owner does."""
+        role = self._memory.terminal
+        method = role.method
+        return self._memory.site.refuses_job(job, role.n_samples, method.channel, uniform=method.uniform)
+
+    def refuses(self, steps: int) -> str:
+        """Return why the owner does not allow an order of so many steps; empty if the owner does."""
+        memory, role = self._memory, self._memory.terminal
+        assert memory.job is not None
+        price = role.method.channel.price
+        return self.refuses_job(memory.job) or memory.site.refuses(steps, role.n_samples, price)
+
+    def refuses_certificate(self, probe: Probe, sums: Sums) -> str:
+        """Charge a private certificate before it is sent; return why the owner does not allow it, or an empty string.
+
+        The same certificate again is free: it tells nothing new.
+        """
+        memory = self._memory
+        parts = probe.models, np.float64(probe.noise), sums.losses
+        digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
+        if digest != memory.certified:
+            price = memory.terminal.certificate_price(probe)
+            if refusal := memory.site.refuses_telling(price):
+                return refusal
+            memory.site.note_told(price)
+            memory.certified = digest
+        memory.save()
+        return ""
+
+    def refuse_other_noise(self, probe: Probe) -> None:
+        """Refuse a probe without noise where updates are noised, and the reverse.
+
+        With noise, only the loss of a single model may leave for a certificate.
+        """
+        single = probe.points.tolist() == [[1.0]] and not probe.gradient
+        if self.noised != (probe.noise is not None) or (self.noised and not single):
+            raise PeerError(f"a probe with noise {probe.noise}, where updates are noised: {self.noised}")
+
+    def refuse_alone(self, subject: str) -> None:
+        """Refuse to tell anything about this terminal alone if sums are masked or noised."""
+        if self._memory.masks is not None or self.noised:
+            raise PeerError(f"sums of this network are masked or noised: {subject} of a single terminal are not told")
+
+    def refuse_noised(self, subject: str) -> None:
+        """Refuse a sum without noise if sums are noised."""
+        if self.noised:
+            raise PeerError(f"sums of this network are noised: {subject} are not told")
