@@ -69,7 +69,7 @@ def make_station(folder: Path, tmp_path: Path, **waits: float) -> StationService
     memory.station.receive_anchor(Anchor(1, 0, np.zeros((1, NUMBERS)), 0.1))
     for t in (0, 1):
         memory.station.admit(Join(t, 1, 15, SHARE))
-    service.members.started = time.monotonic() - NEVER_S  # nobody is waited for as one that has just gone
+    service.members.attendance.started = time.monotonic() - NEVER_S  # nobody is waited for as one that has just gone
     return service
 
 
@@ -77,7 +77,7 @@ async def connect(service: StationService, folder: Path, t: int, *, incarnation:
     """A terminal that has just been let in."""
     peer = Peer(TERMINAL_TO_STATION, folder, f"terminal-{t}", incarnation=incarnation, epoch=service.memory.epoch)
     peer.send(welcome=service.members.greet(peer, peer.hello))
-    service.members.acceptor.sessions[t] = peer
+    service.members.attendance.acceptor.sessions[t] = peer
     await settle()
     return peer
 

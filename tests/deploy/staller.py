@@ -13,32 +13,32 @@ from tests.deploy.programs import end, program
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.serve import serve
 from rhfedmtl.deploy.nodes import ROLES
-from rhfedmtl.deploy.station.service import StationService
+from rhfedmtl.deploy.station.requests import Requests
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.roles.terminal import Terminal
 
 
 def refused() -> None:
     """A station whose answers to rounds are refused."""
-    honest = StationService._send_answer
+    honest = Requests.send
 
-    def say(self: StationService, answer: wire.Answer) -> None:
+    def say(self: Requests, answer: wire.Answer) -> None:
         if answer.HasField("round"):
             answer.round.factor = -1.0
         honest(self, answer)
 
-    StationService._send_answer = say  # type: ignore[method-assign]
+    Requests.send = say  # type: ignore[method-assign]
 
 
 def without(body: str) -> None:
     """A station that says every second that it is there, and never gives an answer of this kind."""
-    honest = StationService._send_answer
+    honest = Requests.send
 
-    def say(self: StationService, answer: wire.Answer) -> None:
+    def say(self: Requests, answer: wire.Answer) -> None:
         if not answer.HasField(body):
             honest(self, answer)
 
-    StationService._send_answer = say  # type: ignore[method-assign]
+    Requests.send = say  # type: ignore[method-assign]
 
 
 def mute() -> None:
@@ -53,12 +53,12 @@ def no_rows() -> None:
 
 def breaks() -> None:
     """A station that ends its stream before it answers a round, and connects again."""
-    honest = StationService._send_answer
+    honest = Requests.send
 
-    def say(self: StationService, answer: wire.Answer) -> None:
-        self.link.again() if answer.HasField("round") else honest(self, answer)
+    def say(self: Requests, answer: wire.Answer) -> None:
+        self._link.again() if answer.HasField("round") else honest(self, answer)
 
-    StationService._send_answer = say  # type: ignore[method-assign]
+    Requests.send = say  # type: ignore[method-assign]
 
 
 def no_probe() -> None:

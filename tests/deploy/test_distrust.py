@@ -278,8 +278,8 @@ def test_a_station_tells_of_its_members_before_it_speaks_for_them(tmp_path: Path
             if i == 2:
                 service.memory.station.admit(Join(1, 2, 15, SHARE))
             if i == 3:
-                service._hello()
-            service._send_answer(await service.answer(wire.Request(id=i + 1, report=1)))
+                service.hello()
+            service.requests.send(await service.requests.answer(wire.Request(id=i + 1, report=1)))
         return sent
 
     assert run(told) == ["outlook", "answer", "answer", "outlook", "answer", "outlook", "answer"]

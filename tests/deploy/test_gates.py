@@ -683,7 +683,7 @@ def fuzzed(folder: Path, tmp_path: Path, count: int) -> None:
     async def body() -> None:
         service = make_station(folder, tmp_path)
         service.memory.allowed |= {100 + i for i in range(count)}
-        service.members.acceptor._log = Heard(unexpected)  # type: ignore[assignment]
+        service.members.attendance.acceptor._log = Heard(unexpected)  # type: ignore[assignment]
         before = service.memory.record().SerializeToString(deterministic=True)
         serving = asyncio.create_task(service.run())
         await asyncio.to_thread(wait_for, lambda: _answers(address))

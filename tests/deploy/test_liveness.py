@@ -47,8 +47,8 @@ from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import Journal, UnwrittenError
 from rhfedmtl.deploy.station.memory import NOWHERE
+from rhfedmtl.deploy.station.questions import MOST_SENT
 from rhfedmtl.deploy.station.service import StationService
-from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
 from rhfedmtl.deploy.terminal.program import main
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -87,13 +87,13 @@ def test_a_terminal_on_its_way_out_is_not_waited_for(folder: Path, tmp_path: Pat
     async def body(goodbye: dict[str, Any]) -> list[int]:
         service = make_station(folder, tmp_path / "asked" / next(iter(goodbye)))
         one, other = [await connect(service, folder, t) for t in (0, 1)]
-        asking = asyncio.create_task(service.members.ask("sums", probes(), NEVER_S))
+        asking = asyncio.create_task(service.members.questions.ask("sums", probes(), NEVER_S))
         await settle()
         await hear(service, one, sums=sums(0))
         assert not asking.done()
         await hear(service, other, **goodbye)
         assert asking.done()
-        assert set(service.members.present()) <= {0, 1}
+        assert set(service.members.attendance.present()) <= {0, 1}
         return sorted(asking.result().arrived)
 
     async def before(goodbye: dict[str, Any]) -> list[int]:
@@ -102,7 +102,7 @@ def test_a_terminal_on_its_way_out_is_not_waited_for(folder: Path, tmp_path: Pat
         one, other = [await connect(service, folder, t) for t in (0, 1)]
         async with service.memory.turn:
             await hear(service, other, **goodbye)
-            asking = asyncio.create_task(service.members.ask("sums", probes(), NEVER_S))
+            asking = asyncio.create_task(service.members.questions.ask("sums", probes(), NEVER_S))
             await settle()
             assert not any(message.HasField("probe") for message in other.sent())
             await hear(service, one, sums=sums(0))
@@ -120,7 +120,7 @@ def test_a_terminal_that_was_asked_often_enough_is_not_waited_for(folder: Path, 
     async def body() -> tuple[int, list[int]]:
         service = make_station(folder, tmp_path)
         one, other = [await connect(service, folder, t) for t in (0, 1)]
-        asking = asyncio.create_task(service.members.ask("sums", probes(), NEVER_S))
+        asking = asyncio.create_task(service.members.questions.ask("sums", probes(), NEVER_S))
         await settle()
         await hear(service, one, sums=sums(0))
         asked = sum(message.HasField("probe") for message in other.sent())
@@ -129,7 +129,7 @@ def test_a_terminal_that_was_asked_often_enough_is_not_waited_for(folder: Path, 
             other = await connect(service, folder, 1)
             asked += sum(message.HasField("probe") for message in other.sent())
         assert asking.done()
-        return asked, service.members.present()
+        return asked, service.members.attendance.present()
 
     assert run(body) == (MOST_SENT, [0, 1])
 
@@ -142,17 +142,17 @@ def test_a_terminal_that_is_not_let_in_is_not_waited_for(tmp_path: Path) -> None
         service = make_station(folder, tmp_path / "state")
         one, other = [await connect(service, folder, t) for t in (0, 1)]
         members = service.members
-        asking = asyncio.create_task(members.ask("sums", probes(), NEVER_S))
+        asking = asyncio.create_task(members.questions.ask("sums", probes(), NEVER_S))
         await settle()
         await hear(service, one, sums=sums(0))
         with pytest.raises(PeerError):
             await hear(service, other, sums=sums(0))
-        members.acceptor.bar(1)
-        del members.acceptor.sessions[1]
+        members.attendance.acceptor.bar(1)
+        del members.attendance.acceptor.sessions[1]
         members.on_gone(other)
         await settle()
         assert asking.done()
-        gathering = asyncio.create_task(members.gather([0, 1]))
+        gathering = asyncio.create_task(members.attendance.gather([0, 1]))
         await settle()
         return gathering.result()
 
@@ -187,15 +187,15 @@ def test_a_forgotten_terminal_comes_back_with_what_it_knows(
         assert role.receive(codec.from_wire(Update, said.pop()["update"]))
         role.close_round()
         share = role.members[0].share
-        await service.members.ask("sums", {0: probes()[0]}, 0.0)  # it owes an answer
-        service.members.forget(0)
-        assert service.members.acceptor.sessions[0].reason  # it is cut off, so that it notices
+        await service.members.questions.ask("sums", {0: probes()[0]}, 0.0)  # it owes an answer
+        service.members.membership.forget(0)
+        assert service.members.attendance.acceptor.sessions[0].reason  # it is cut off, so that it notices
         assert terminal.memory.terminal.pending is not None
         await greet()
         assert role.members[0].incarnation == first + 1
         np.testing.assert_allclose(role.members[0].share, share, rtol=1e-12)
         assert np.abs(share).max() > 0.0
-        assert 0 in service.members.present()
+        assert 0 in service.members.attendance.present()
         assert memory.leaving == {}
 
     run(body)
@@ -207,20 +207,20 @@ def test_a_terminal_that_an_operator_has_forgotten_is_told_so(folder: Path, tmp_
     async def body() -> None:
         service = make_station(folder, tmp_path)
         first = await connect(service, folder, 0)
-        await service._on_access(wire.Access(allowed=[1]))
+        await service.heed_access(wire.Access(allowed=[1]))
         nowhere = wire.Place(station=NOWHERE)
         for wish in (wire.Transfer(terminal=0, forget=True), wire.Transfer(terminal=0, destination=nowhere)):
-            assert not (await service.answer(wire.Request(transfer=wish))).trouble
+            assert not (await service.requests.answer(wire.Request(transfer=wish))).trouble
         assert "forgotten" in first.reason
         with pytest.raises(PeerError, match="is no member of station 0, or none any more: it was forgotten"):
             await connect(service, folder, 0)
         service.memory.allowed.add(0)
-        del service.members.acceptor.sessions[0]
+        del service.members.attendance.acceptor.sessions[0]
         late = await connect(service, folder, 0)
         service.memory.allowed.remove(0)  # it has said that it wants to join before it could hear of that
         await hear(service, late, join=codec.to_wire(Join(0, 2, 15, SHARE)))
         assert "none any more" in late.reason
-        assert not service.members.acceptor.bars(0)
+        assert not service.members.attendance.acceptor.bars(0)
 
     run(body)
 
@@ -230,12 +230,12 @@ def test_a_terminal_that_moved_and_comes_back_is_told_where_to(folder: Path, tmp
 
     async def body() -> None:
         service = make_station(folder, tmp_path)
-        await service._on_access(wire.Access(allowed=[1]))
-        await service.answer(wire.Request(transfer=wire.Transfer(terminal=0, forget=True)))
+        await service.heed_access(wire.Access(allowed=[1]))
+        await service.requests.answer(wire.Request(transfer=wire.Transfer(terminal=0, forget=True)))
         with pytest.raises(PeerError, match="is no member of station 0"):
             await connect(service, folder, 0)
         wish = wire.Transfer(terminal=0, destination=wire.Place(station=1, address="127.0.0.1:1"))
-        assert not (await service.answer(wire.Request(transfer=wish))).trouble
+        assert not (await service.requests.answer(wire.Request(transfer=wish))).trouble
         assert (await connect(service, folder, 0)).number == 0
 
     run(body)
@@ -247,10 +247,10 @@ def test_a_terminal_is_forgotten_by_when_it_was_heard(folder: Path, tmp_path: Pa
     async def body() -> None:
         service = make_station(folder, tmp_path)
         peer = await connect(service, folder, 0)
-        await service.members.ask("sums", {0: probes()[0]}, 0.0)
-        assert service.members.silent(1000.0) == [1]
+        await service.members.questions.ask("sums", {0: probes()[0]}, 0.0)
+        assert service.members.attendance.long_silent(1000.0) == [1]
         peer.heard -= 2000.0
-        assert service.members.silent(1000.0) == [0, 1]
+        assert service.members.attendance.long_silent(1000.0) == [0, 1]
 
     run(body)
 
@@ -264,7 +264,7 @@ def test_who_is_about_to_join_hears_of_the_scaling(folder: Path, tmp_path: Path)
         here, joining = [await connect(service, folder, t) for t in (0, 1)]
         joining.sent()
         scaling = codec.to_wire(Scaling(np.zeros(NUMBERS - 1), np.ones(NUMBERS - 1), True))
-        scaling_up = asyncio.create_task(service.answer(wire.Request(scale=scaling)))
+        scaling_up = asyncio.create_task(service.requests.answer(wire.Request(scale=scaling)))
         await settle()
         await hear(service, here, scaled=wire.Nothing())
         assert scaling_up.result().HasField("done")
@@ -302,8 +302,8 @@ def test_a_station_that_awaits_its_terminals_hears_that_one_will_not_come(folder
         await welcome(service, folder)
         members, memory = service.members, service.memory
         memory.station.forget(1)
-        members.begin()
-        waiting = asyncio.create_task(members.assemble())
+        members.membership.begin()
+        waiting = asyncio.create_task(members.membership.assemble())
         await settle()
         assert not waiting.done()
         await tell(service, access=wire.Access(allowed=[0]))
@@ -322,12 +322,12 @@ def test_a_round_without_terminals_is_not_held(folder: Path, tmp_path: Path) -> 
     async def body() -> None:
         service = make_station(folder, tmp_path)
         asked = wire.RoundRequest(round=1, terminals=[0, 1], local_steps=[5, 5], deadline=NEVER_S)
-        answer = await service.answer(wire.Request(id=1, round=asked))
+        answer = await service.requests.answer(wire.Request(id=1, round=asked))
         assert answer.away
         assert "none of the terminals" in answer.trouble
         await connect(service, folder, 0)
         service.memory.station.anchor = None
-        answer = await service.answer(wire.Request(id=2, round=asked))
+        answer = await service.requests.answer(wire.Request(id=2, round=asked))
         assert answer.away
         assert "no anchor" in answer.trouble
         assert service.memory.station.round == 0
@@ -335,7 +335,7 @@ def test_a_round_without_terminals_is_not_held(folder: Path, tmp_path: Path) -> 
         # A round for others than those who are here is another matter: it is over at once, and the cloud goes on.
         await welcome(service, folder, anchor=anchor())
         others = wire.RoundRequest(round=1, terminals=[1], local_steps=[5], deadline=NEVER_S)
-        answer = await service.answer(wire.Request(id=3, round=others))
+        answer = await service.requests.answer(wire.Request(id=3, round=others))
         assert answer.round.round == 1 == service.memory.station.round
 
     run(body)
@@ -355,7 +355,7 @@ def test_a_station_that_cannot_write_ends(folder: Path, tmp_path: Path, monkeypa
         monkeypatch.setattr(service.link, "send", lambda **body: told.append(body))
         await welcome(service, folder)
         await tell(service, request=wire.Request(round=wire.RoundRequest(round=1, terminals=[0], local_steps=[5])))
-        work = asyncio.create_task(service.work())
+        work = asyncio.create_task(service.requests.work())
         await settle()
         assert isinstance(work.exception(), OSError)
         assert told == []
@@ -421,7 +421,7 @@ def test_a_request_that_waits_is_not_done_twice(folder: Path, tmp_path: Path, mo
         await welcome(service, folder)
         for i in [*range(60), 0]:
             await tell(service, request=wire.Request(id=i, roster=wire.Nothing()))
-        work = asyncio.create_task(service.work())
+        work = asyncio.create_task(service.requests.work())
         await settle()
         work.cancel()
         return told
@@ -440,7 +440,7 @@ def test_a_station_tells_its_members_before_it_says_that_one_is_out(
         await welcome(service, folder)
         told.clear()
         await tell(service, request=wire.Request(id=1, transfer=wire.Transfer(terminal=0, forget=True)))
-        work = asyncio.create_task(service.work())
+        work = asyncio.create_task(service.requests.work())
         await settle()
         work.cancel()
         return told

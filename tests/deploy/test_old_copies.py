@@ -135,7 +135,7 @@ def test_a_terminal_tells_a_station_that_it_is_old(folder: Path, tmp_path: Path)
         with pytest.raises(NotReadyError, match="old copy"):
             await connect_knowing(service, folder, round=7)
         await settle()
-        assert other.reason == "its station begins anew"
+        assert other.reason == "its station begins again"
         assert memory.epoch != epoch
         assert memory.station.anchor is not None
         return memory.station.members, np.abs(memory.station.U).max()
@@ -155,7 +155,7 @@ def test_a_terminal_cannot_make_its_station_begin_again_and_again(folder: Path, 
         assert memory.epoch == epoch
         assert "of round 1000000000" in memory.station.quarantined[1]
         assert list(memory.station.members) == [0]
-        await service.members.begin_anew("the cloud says so")
+        await service.members.membership.begin_again("the cloud says so")
         return [*memory.station.quarantined]
 
     assert run(made_up) == [1]

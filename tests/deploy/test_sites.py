@@ -144,7 +144,9 @@ def test_a_round_goes_on_without_who_declines(folder: Path, tmp_path: Path) -> N
     async def body() -> None:
         service = make_station(folder, tmp_path)
         peers = [await connect(service, folder, t) for t in (0, 1)]
-        held = asyncio.create_task(service.answer(wire.Request(id=1, round=wire.RoundRequest(round=1, **ROUND))))
+        held = asyncio.create_task(
+            service.requests.answer(wire.Request(id=1, round=wire.RoundRequest(round=1, **ROUND)))
+        )
         await settle()
         for peer in peers:
             await hear(service, peer, declined=wire.Declined(round=1, reason=NO + "!" * 999, local_steps=5))
@@ -153,25 +155,27 @@ def test_a_round_goes_on_without_who_declines(folder: Path, tmp_path: Path) -> N
             (0, False, True),
             (1, False, True),
         ]
-        roster = service._roster()
+        roster = service.heartbeat.roster()
         assert roster.declined[0].startswith(NO)
         assert len(roster.declined[0]) == 200
         assert all(seat.connected for seat in roster.seats)  # they still answer what is no work
-        answer = await service.answer(wire.Request(id=2, round=wire.RoundRequest(round=2, **ROUND)))
+        answer = await service.requests.answer(wire.Request(id=2, round=wire.RoundRequest(round=2, **ROUND)))
         assert answer.away
         assert "decline" in answer.trouble
         await hear(service, peers[0], declined=wire.Declined())
-        assert set(service._roster().declined) == {1}
+        assert set(service.heartbeat.roster().declined) == {1}
         for peer in peers:
             peer.sent()
-        held = asyncio.create_task(service.answer(wire.Request(id=3, round=wire.RoundRequest(round=2, **ROUND))))
+        held = asyncio.create_task(
+            service.requests.answer(wire.Request(id=3, round=wire.RoundRequest(round=2, **ROUND)))
+        )
         await settle()
         await hear(service, peers[0], declined=wire.Declined(round=2, reason=NO, local_steps=5))
         assert [effort.terminal for effort in (await held).round.efforts] == [0]
         assert [message.order.local_steps for message in peers[0].sent()] == [5]
         assert not peers[1].sent()
         service.members.on_gone(peers[1])
-        assert set(service._roster().declined) == {0}
+        assert set(service.heartbeat.roster().declined) == {0}
 
     run(body)
 

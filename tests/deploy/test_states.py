@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.deploy import nets
-from tests.deploy.inside import make_terminal
+from tests.deploy.inside import make_station, make_terminal
 
 from rhfedmtl.deploy.cloud.trainer import TRAINING, Training
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD, TERMINAL_TO_STATION, Dialogue, StreamState
@@ -72,11 +72,12 @@ def test_every_message_of_the_wire_has_its_place(dialogue: Dialogue) -> None:
 
 def test_every_message_is_handled(tmp_path: Path) -> None:
     """The tables of handlers have all that the tables of states let through."""
-    terminal = make_terminal(nets.build(tmp_path / "net", nets.small(1, 2, 20)), tmp_path / "state")
+    folder = nets.build(tmp_path / "net", nets.small(1, 2, 20))
+    terminal, station = make_terminal(folder, tmp_path / "0"), make_station(folder, tmp_path / "1")
     of_the_link = {"refusal", "drain"}
     assert set(terminal.handlers) == names(wire.TerminalDown) - of_the_link
     assert set(StationService.HANDLERS) == names(wire.StationDown) - of_the_link
-    assert set(StationService.REQUESTS) == names(wire.Request) <= set(ROUNDS[Rounds.IDLE])
+    assert set(station.requests.handlers) == names(wire.Request) <= set(ROUNDS[Rounds.IDLE])
 
 
 def test_what_a_table_does_not_have_changes_nothing() -> None:

@@ -21,7 +21,7 @@ from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.station.masked import DEALS
-from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
+from rhfedmtl.deploy.station.questions import MOST_SENT
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError

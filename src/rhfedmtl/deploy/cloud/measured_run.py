@@ -12,7 +12,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, Round
-from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
+from rhfedmtl.deploy.station.questions import MOST_SENT
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Network
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.maths.relationships import Models

@@ -23,7 +23,7 @@ from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
 from rhfedmtl.deploy.node.link import Acceptor, PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.memory import NOWHERE
-from rhfedmtl.deploy.station.terminal_sessions import MOST_SENT
+from rhfedmtl.deploy.station.questions import MOST_SENT
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed

@@ -26,23 +26,25 @@ class Trials:
         self._config, self._memory, self._members = config, memory, members
         self._tests: jobs.NodeRows | None = None
 
-    async def measure(self, model: wire.Tensor) -> dict[str, float]:
-        """Metrics of a model; none where there are no test rows."""
-        numbers = codec.array(model, "a model")
+    async def answer(self, content: wire.TrialRequest, answer: wire.Answer) -> None:
+        """Answer with the metrics of a model; empty if there are no test rows."""
+        model, number = codec.array(content.model, "a model"), time.monotonic_ns()
         if self._config.test:
-            return self._measure_here(numbers)
-        asked = Trial(time.monotonic_ns(), numbers)
-        if self._memory.masked is not None:
-            return await self._measure_masked(self._memory.masked, asked)
-        trial = wire.TerminalDown(trial=wire.Trial(number=asked.number, model=model))
-        here = await self._members.gather(self._memory.station.members)
-        question = await self._members.ask(
-            "tally",
-            dict.fromkeys(here, trial),
-            self._config.waits.answer,
-            lambda tally: bool(tally.number == asked.number),
-        )
-        return _from_tallies([arrival.content for arrival in question.arrived.values()])
+            values = self._measure_here(model)
+        elif self._memory.masked is not None:
+            values = await self._measure_masked(self._memory.masked, Trial(number, model))
+        else:
+            message = wire.TerminalDown(trial=wire.Trial(number=number, model=content.model))
+            present = await self._members.attendance.gather(self._memory.station.members)
+            question = await self._members.questions.ask(
+                "tally",
+                dict.fromkeys(present, message),
+                self._config.waits.answer,
+                lambda tally: bool(tally.number == number),
+            )
+            values = _from_tallies([arrival.content for arrival in question.arrived.values()])
+        answer.metrics.SetInParent()
+        answer.metrics.values.update(values)
 
     def load(self) -> None:
         """Read the test rows that lie here, once it is known what is learned; those that do not fit are refused."""
@@ -65,7 +67,7 @@ class Trials:
     async def _measure_masked(self, role: SummingStation, asked: Trial) -> dict[str, float]:
         """From one sum over the counts of all members; nothing where one of them is away."""
         classes = len(self._memory.job.classes) if self._memory.job is not None else 0
-        await self._members.gather(role.members)
+        await self._members.attendance.gather(role.members)
         async with self._memory.turn:
             orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
             length = WIDE * (2 + classes * classes)
