@@ -160,7 +160,7 @@ def test_the_reason_why_a_station_is_refused_stands_under_it(tmp_path: Path) -> 
                 raise PeerError("protocols 1 to 2 do not include 3")
         except PeerError:
             pass
-        status: dict[str, Any] = await cloud.operator_api.command("status")
+        status: dict[str, Any] = await cloud.commands.run("status")
         return status
 
     status = inside.run(body)

@@ -231,7 +231,7 @@ def test_a_station_that_is_no_use_is_named(tmp_path: Path) -> None:
         stations, peer = cloud.stations, attach(cloud, folder, 0)
 
         async def shown() -> tuple[str, str]:
-            status = await cloud.operator_api.command("status")
+            status = await cloud.commands.run("status")
             return status["last_error"], status["stations"][0]["last_error"]
 
         asked = asyncio.create_task(stations.ask(0, wire.Request(roster=wire.Nothing()), 1.0))
@@ -337,7 +337,7 @@ def test_a_terminal_in_quarantine_is_seen_wherever_it_is(tmp_path: Path) -> None
         cloud = make_cloud(folder, tmp_path / "state")
         told = wire.Roster(quarantined={2: "what cannot be"})
         await say(cloud, attach(cloud, folder, 0), outlook=wire.Outlook(roster=told))
-        return quarantined(await cloud.operator_api.command("status"))
+        return quarantined(await cloud.commands.run("status"))
 
     assert run(seen) == {2: "what cannot be"}
 

@@ -430,7 +430,7 @@ def test_numbers_that_are_none_change_nothing(folder: Path, number: Any, tmp_pat
         ]
         for name, arguments in commands:
             with pytest.raises(ConfigError):
-                await cloud.operator_api.command(name, **arguments)
+                await cloud.commands.run(name, **arguments)
         assert cloud.registry.file.path.exists() == before
         assert not cloud.registry.tokens
         cloud._welcome(0, wire.Hello())  # what is told to a station can still be written
@@ -471,7 +471,6 @@ def test_a_full_disk_changes_nothing_in_memory(folder: Path, tmp_path: Path, mon
 
 def test_strangers_do_not_lock_newcomers_out(folder: Path, tmp_path: Path) -> None:
     """However many wrong tokens come, who has a right one gets its certificate; the log stays short."""
-    from rhfedmtl.deploy.cloud.operator_api import OperatorApi
 
     class Context:
         def __init__(self, message: wire.Enrol, address: str) -> None:
@@ -487,12 +486,11 @@ def test_strangers_do_not_lock_newcomers_out(folder: Path, tmp_path: Path) -> No
         from rhfedmtl.deploy.node.credentials import signing_request
 
         cloud = make_cloud(folder, tmp_path)
-        api: OperatorApi = cloud.operator_api
         request = signing_request(new_key()[0])
 
         async def tried(token: str, address: str) -> wire.Enrolled:
             return wire.Enrolled.FromString(
-                await api._enrol(None, Context(wire.Enrol(token=token, request=request), address))
+                await cloud.enrolment.enrol(None, Context(wire.Enrol(token=token, request=request), address))
             )
 
         troubles = [(await tried(f"wrong {i}", f"ipv4:10.0.0.1:{i}")).trouble for i in range(100)]
@@ -536,7 +534,7 @@ def test_the_cloud_is_not_revoked(folder: Path, tmp_path: Path) -> None:
         own = Credentials.of(folder / "cloud").peer.serial
         for node, serials in (("cloud/0", ["ab"]), ("cloud/0", []), (own, [])):
             with pytest.raises(ConfigError, match=r"no node has a list of revoked clouds.* make a new network"):
-                await cloud.operator_api.command("revoke", node=node, serials=serials)
+                await cloud.commands.run("revoke", node=node, serials=serials)
         assert not cloud.registry.revoked
 
     run(body)

@@ -488,7 +488,7 @@ def test_a_terminal_can_be_moved_back_at_once(folder: Path, tmp_path: Path) -> N
 
         for b, other in ((0, 1), (1, 0), (0, 1)):
             await seen(b, 0, 1) if b == 0 else await seen(b, 0, 2, 3)
-            await cloud.operator_api.command("move", terminal=0, station=other)
+            await cloud.commands.run("move", terminal=0, station=other)
             await seen(b, 0, 1) if b == 0 else await seen(b, 0, 2, 3)
             await seen(b, 1) if b == 0 else await seen(b, 2, 3)
         return asked
@@ -518,13 +518,13 @@ def test_a_full_disk_refuses_a_move_in_words(
         session = attach(cloud, folder, 0)
         await say(cloud, session, outlook=wire.Outlook(**roster((0, 5), (1, 5))))
         api = cloud.operator_api
-        monkeypatch.setattr(api, "_check_operator", lambda _: "operator")
+        monkeypatch.setattr(api, "check_operator", lambda _: "operator")
         if where == "trail":
-            monkeypatch.setattr(type(api._trail), "add", full)
+            monkeypatch.setattr(type(api.trail), "add", full)
         else:
             monkeypatch.setattr(cloud.registry.file, "write", full)
         before = dict(cloud.registry.station)
-        reply = wire.Reply.FromString(await api._command(None, Context()))
+        reply = wire.Reply.FromString(await api.command(None, Context()))
         assert cloud.registry.station == before
         return reply.trouble
 
@@ -579,7 +579,7 @@ def test_a_stop_that_follows_its_order_at_once_counts(tmp_path: Path) -> None:
 async def waiting(cloud: CloudService) -> None:
     """Let a cloud begin a training, or take up one, and come to where it waits for stations: none is there."""
     if not cloud.journal.replaying:
-        await cloud.operator_api.command("train", budget=["energy=600"])
+        await cloud.commands.run("train", budget=["energy=600"])
     cloud.trainer.start()
     while cloud.stations.awaited is None and not cloud.stations._pending[0]:
         await asyncio.sleep(0.01)
@@ -602,7 +602,7 @@ def test_a_stop_ends_a_training_that_waits_before_its_first_round(folder: Path, 
     async def body() -> None:
         cloud = make_cloud(folder, tmp_path)
         await waiting(cloud)
-        await cloud.operator_api.command("stop")
+        await cloud.commands.run("stop")
         while cloud.trainer.state is Training.RUNNING and not cloud.stations._pending[0]:
             await asyncio.sleep(0.01)
         assert cloud.trainer.state is Training.STOPPED
@@ -613,7 +613,7 @@ def test_a_stop_ends_a_training_that_waits_before_its_first_round(folder: Path, 
         while cloud.trainer.state is Training.RECOVERING:
             await asyncio.sleep(0.01)
         assert cloud.trainer.state is Training.STOPPED
-        await cloud.operator_api.command("train", budget=["energy=600"])
+        await cloud.commands.run("train", budget=["energy=600"])
         assert cloud.trainer.state is Training.RUNNING
         await ended(cloud)
 
@@ -634,7 +634,7 @@ def test_a_cloud_that_comes_back_names_whom_it_waits_for(folder: Path, tmp_path:
             journal.close()
             cloud = make_cloud(folder, tmp_path)
             await waiting(cloud)
-            training = (await cloud.operator_api.command("status"))["training"]
+            training = (await cloud.commands.run("status"))["training"]
             assert training["state"] == "running"
             assert training["waits_for"] == [f"station {b} (not connected)" for b in (0, 1)]
             await ended(cloud)

@@ -71,7 +71,7 @@ def test_methods_without_duals_are_masked_too(tmp_path: Path, name: str, termina
     with nets.running(folder) as (_, operator):
         nets.trained(operator, budget=["energy=200"])
         operator.export(tmp_path / "out")
-        with pytest.raises(ConfigError, match="under masks nobody leaves"):
+        with pytest.raises(ConfigError, match="under masks no terminal leaves"):
             operator.command("leave", terminal=0)
     result = in_process(federation, "energy=200", algorithm=name, options=Options(channel="masked"), scale="unit")
     assert_same(tmp_path / "out", result, TOLERANCE[terminals])

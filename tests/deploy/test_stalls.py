@@ -127,7 +127,7 @@ def test_a_stop_cuts_short_what_a_training_asks(tmp_path: Path, monkeypatch: pyt
         question, command = ask(cloud.stations, NEVER_S), ask(cloud.stations, NEVER_S, training=False)
         await settle()
         assert not question.done()
-        await cloud.operator_api.command("stop")
+        await cloud.commands.run("stop")
         await settle()
         assert (question.done(), command.done()) == (True, False)
         cloud.stations.go_on()

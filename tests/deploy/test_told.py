@@ -49,7 +49,7 @@ def test_a_training_says_whom_it_waits_for(net: Path, tmp_path: Path) -> None:
             cloud.stations._tasks.add(asked)
         await inside.settle()
         assert cloud.stations.waited_for() == ["station 1 (not connected)"]
-        facts = await cloud.operator_api.command("status")
+        facts = await cloud.commands.run("status")
         assert facts["training"]["waits_for"] == []  # no training runs
         facts["training"] = {"state": "running", "waits_for": cloud.stations.waited_for()}
         said = text_of(facts)
@@ -69,7 +69,7 @@ def test_what_nodes_write_does_not_steer_the_terminal_of_an_operator(net: Path, 
         roster = wire.Roster(seats=seats, declined={0: strange}, quarantined={1: strange})
         outlook = wire.Outlook(roster=roster, last_error=strange)
         await inside.say(cloud, inside.attach(cloud, net, 0), outlook=outlook)
-        said = text_of(await cloud.operator_api.command("status"))
+        said = text_of(await cloud.commands.run("status"))
         assert "its site declines no" in said
         assert not {"\x1b", "\x07", "\r"} & set(said)
         assert all("fine" not in line or "no�" in line for line in said.splitlines())
@@ -129,7 +129,7 @@ def test_the_round_of_a_station_is_that_of_its_last_answer(net: Path, tmp_path: 
         (sent,) = inside.requests(peer)
         await inside.say(cloud, peer, answer=wire.Answer(id=sent.id, **result(effort())))
         await asked
-        shown = (await cloud.operator_api.command("status"))["stations"][0]["round"]
+        shown = (await cloud.commands.run("status"))["stations"][0]["round"]
         assert shown == ROUND.round.round > 1
 
     inside.run(body)

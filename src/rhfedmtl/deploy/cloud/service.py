@@ -10,7 +10,9 @@ from typing import Any
 
 from grpc import aio
 
+from rhfedmtl.deploy.cloud.commands import Commands
 from rhfedmtl.deploy.cloud.config import CloudConfig
+from rhfedmtl.deploy.cloud.enrolment import Enrolment
 from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
 from rhfedmtl.deploy.cloud.operator_api import OperatorApi
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
@@ -51,7 +53,10 @@ class CloudService:
         self.trainer = Trainer(config, self.journal, self.stations.memberships, self._wait_until_ready, log, meters)
         self.stations.counts_bytes = lambda: "bytes" in self.trainer.measured
         self.stations.excluded = lambda: self.trainer.network.excluded
-        self.operator_api = OperatorApi(config, self.registry, self.stations, self.trainer, log, log.trail)
+        self.enrolment = Enrolment(config, self.registry, log)
+        parts = config, self.registry, self.stations, self.trainer
+        self.commands = Commands(*parts, self.enrolment, log, log.trail)
+        self.operator_api = OperatorApi(*parts, self.commands, log, log.trail)
         self._server: Any = None
         self._closed = asyncio.Event()
         self._behind = ""  # why no training can go on, whatever stations answer
@@ -68,7 +73,7 @@ class CloudService:
         self._server.add_generic_rpc_handlers((self.stations.handler(), self.operator_api.handler()))
         await listen(self._server, self.config.node.listen, self._credentials.server(), self._log)
         await self._server.start()
-        await self.operator_api.open(self._credentials)
+        await self.enrolment.open(self._credentials)
         self.trainer.start()
         await self._closed.wait()
 
@@ -78,7 +83,7 @@ class CloudService:
         self.journal.close()
         if await asyncio.to_thread(self.trainer.join, 10.0):
             self.journal.finish()
-        await self.operator_api.close()
+        await self.enrolment.close()
         if self._server is not None:
             await self._server.stop(0.5)
         self._closed.set()

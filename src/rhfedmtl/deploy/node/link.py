@@ -331,6 +331,15 @@ class Uplink:
         self.again()
 
 
+async def first_message(context: Any) -> bytes:
+    """Return the single message of a call; a caller that sends nothing is refused."""
+    try:
+        data = await asyncio.wait_for(context.read(), GREETING_S)
+    except TimeoutError:
+        raise PeerError("a call that says nothing") from None
+    return b"" if data is aio.EOF else bytes(data)
+
+
 class PeerSession:
     """The stream of one node below; a station may have thousands."""
 
