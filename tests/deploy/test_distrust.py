@@ -234,7 +234,7 @@ def test_a_station_that_is_no_use_is_named(tmp_path: Path) -> None:
             status = await cloud.commands.run("status")
             return status["last_error"], status["stations"][0]["last_error"]
 
-        asked = asyncio.create_task(stations.ask(0, wire.Request(roster=wire.Nothing()), 1.0))
+        asked = asyncio.create_task(stations.requests.ask(0, wire.Request(roster=wire.Nothing()), 1.0))
         await settle()
         with pytest.raises(PeerError, match="are the most"):
             await stations.receive(peer, b"\0" * (stations.largest + 1))
@@ -250,10 +250,10 @@ def test_a_station_that_is_no_use_is_named(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"'task-0' is there: station 0 does not answer: {fault}"):
             census(cloud.config, cloud.trainer.network)
         peer = attach(cloud, folder, 0)
-        asked = asyncio.create_task(stations.ask(0, wire.Request(models=wire.Nothing()), 9.0))
+        asked = asyncio.create_task(stations.requests.ask(0, wire.Request(models=wire.Nothing()), 9.0))
         await settle()
         for _ in range(3):  # gRPC ends such streams itself
-            stations._on_gone(peer)
+            stations.on_gone(peer)
         assert "station 0 (its stream broke 3 times before it answered" in stations.waited_for()[0]
         await say(cloud, peer, answer=wire.Answer(id=requests(peer)[0].id, models=MODEL))
         await asked
@@ -324,7 +324,7 @@ def test_a_station_cannot_claim_terminals_of_another(tmp_path: Path) -> None:
         cloud = make_cloud(folder, tmp_path / "state")
         for b, claimed in ((0, (0, 1)), (1, (0, 2, 3))):
             await say(cloud, attach(cloud, folder, b), outlook=wire.Outlook(**roster(*((t, 5) for t in claimed))))
-        return [[seat.terminal for seat in cloud.stations.outlooks[b].roster.seats] for b in range(2)]
+        return [[seat.terminal for seat in cloud.stations.rosters.outlooks[b].roster.seats] for b in range(2)]
 
     assert run(claim) == [[0, 1], [2, 3]]
 

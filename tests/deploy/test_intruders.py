@@ -314,7 +314,7 @@ def test_spoiled_messages_of_stations_do_not_reach_a_training(tmp_path: Path) ->
     async def attack() -> tuple[int, CloudService]:
         cloud = make_cloud(folder, tmp_path / "state")
         peer = attach(cloud, folder, 0)
-        waiting = asyncio.create_task(cloud.stations.ask(0, wire.Request(roster=wire.Nothing()), 30.0))
+        waiting = asyncio.create_task(cloud.stations.requests.ask(0, wire.Request(roster=wire.Nothing()), 30.0))
         await settle()
         asked = requests(peer)[0].id
         effort = wire.Effort(terminal=0, local_steps=3, answered=True)

@@ -36,8 +36,8 @@ from rhfedmtl.data.scaling import Moments
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.journal import TrainingJournal
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
+from rhfedmtl.deploy.cloud.rosters import AT_ONCE
 from rhfedmtl.deploy.cloud.service import CloudService
-from rhfedmtl.deploy.cloud.station_sessions import AT_ONCE
 from rhfedmtl.deploy.cloud.trainer import Training
 from rhfedmtl.deploy.node import serve as serving
 from rhfedmtl.deploy.node.config import Limits, read_station
@@ -581,7 +581,7 @@ async def waiting(cloud: CloudService) -> None:
     if not cloud.journal.replaying:
         await cloud.commands.run("train", budget=["energy=600"])
     cloud.trainer.start()
-    while cloud.stations.awaited is None and not cloud.stations._pending[0]:
+    while cloud.stations.awaited is None and not cloud.stations.requests.pending[0]:
         await asyncio.sleep(0.01)
 
 
@@ -603,7 +603,7 @@ def test_a_stop_ends_a_training_that_waits_before_its_first_round(folder: Path, 
         cloud = make_cloud(folder, tmp_path)
         await waiting(cloud)
         await cloud.commands.run("stop")
-        while cloud.trainer.state is Training.RUNNING and not cloud.stations._pending[0]:
+        while cloud.trainer.state is Training.RUNNING and not cloud.stations.requests.pending[0]:
             await asyncio.sleep(0.01)
         assert cloud.trainer.state is Training.STOPPED
         assert "ended it before its first round" in cloud.trainer.status["error"]

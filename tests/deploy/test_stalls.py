@@ -32,7 +32,9 @@ LONG = {
 
 def ask(stations: StationSessions, seconds: float, *, training: bool = True) -> asyncio.Task[wire.Answer]:
     """A question to station 0."""
-    return asyncio.create_task(stations.ask(0, wire.Request(models=wire.Nothing()), seconds, training=training))
+    return asyncio.create_task(
+        stations.requests.ask(0, wire.Request(models=wire.Nothing()), seconds, training=training)
+    )
 
 
 def a_network(tmp_path: Path, quarantine: float = NEVER_S) -> Path:
@@ -83,7 +85,7 @@ def test_a_station_that_connects_again_and_again_is_waited_for_once(tmp_path: Pa
             assert question.done()
             owed = requests(peer)
             assert len(owed) == 1
-            other = asyncio.create_task(stations.ask(0, wire.Request(roster=wire.Nothing()), NEVER_S))
+            other = asyncio.create_task(stations.requests.ask(0, wire.Request(roster=wire.Nothing()), NEVER_S))
             await settle()
             answer = wire.Answer(id=requests(peer)[0].id, roster=wire.Roster())
             await say(cloud, peer, answer=answer)
@@ -109,9 +111,9 @@ def test_a_greeting_renews_no_patience(tmp_path: Path) -> None:
     async def body() -> None:
         cloud = make_cloud(folder, tmp_path / "state")
         peer = attach(cloud, folder, 0)
-        cloud.stations._heard[0] -= 1000.0
+        cloud.stations.requests.heard[0] -= 1000.0
         cloud.stations.greet(peer, peer.hello)
-        assert cloud.stations.quiet(0) >= 1000.0
+        assert cloud.stations.requests.quiet(0) >= 1000.0
 
     run(body)
 
@@ -119,7 +121,7 @@ def test_a_greeting_renews_no_patience(tmp_path: Path) -> None:
 def test_a_stop_cuts_short_what_a_training_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves requests of operators alone; the next training has its time again."""
     folder = a_network(tmp_path)
-    monkeypatch.setattr("rhfedmtl.deploy.cloud.station_sessions.STOP_S", 0.0)
+    monkeypatch.setattr("rhfedmtl.deploy.cloud.station_requests.STOP_S", 0.0)
 
     async def body() -> None:
         cloud = make_cloud(folder, tmp_path / "state")
@@ -130,7 +132,7 @@ def test_a_stop_cuts_short_what_a_training_asks(tmp_path: Path, monkeypatch: pyt
         await cloud.commands.run("stop")
         await settle()
         assert (question.done(), command.done()) == (True, False)
-        cloud.stations.go_on()
+        cloud.stations.requests.go_on()
         question = ask(cloud.stations, NEVER_S)
         await settle()
         assert not question.done()

@@ -45,8 +45,8 @@ def test_a_training_says_whom_it_waits_for(net: Path, tmp_path: Path) -> None:
         inside.attach(cloud, net, 0)
         assert cloud.stations.waited_for() == []
         for b in (0, 1):
-            asked = asyncio.create_task(cloud.stations.ask(b, wire.Request(roster=wire.Nothing()), 60.0))
-            cloud.stations._tasks.add(asked)
+            asked = asyncio.create_task(cloud.stations.requests.ask(b, wire.Request(roster=wire.Nothing()), 60.0))
+            cloud.stations.rosters.tasks.add(asked)
         await inside.settle()
         assert cloud.stations.waited_for() == ["station 1 (not connected)"]
         facts = await cloud.commands.run("status")
@@ -124,7 +124,7 @@ def test_the_round_of_a_station_is_that_of_its_last_answer(net: Path, tmp_path: 
         await inside.say(cloud, peer, outlook=wire.Outlook(round=1))
         request = wire.Request()
         request.CopyFrom(ROUND)
-        asked = asyncio.create_task(cloud.stations.ask(0, request, 60.0))
+        asked = asyncio.create_task(cloud.stations.requests.ask(0, request, 60.0))
         await inside.settle()
         (sent,) = inside.requests(peer)
         await inside.say(cloud, peer, answer=wire.Answer(id=sent.id, **result(effort())))

@@ -69,7 +69,7 @@ class Placements:
         rows = any(scaler.mean is not None for scaler in network.scalers or [])
         if certified and (why := obstacle(scaled_by_rows=rows, relationship=relationship)):
             raise ConfigError(f"what would be left of terminal {terminal} cannot be bounded: {why}")
-        holder = stations.station_of(check_number(terminal, TERMINAL))
+        holder = stations.rosters.station_of(check_number(terminal, TERMINAL))
         if holder < 0 and terminal not in registry.station:
             raise ConfigError(f"no terminal {terminal} was ever here: `rhfedmtl status` names the terminals that are")
         facts = {"terminal": terminal, "from": holder, "to": -1}
@@ -77,13 +77,13 @@ class Placements:
             facts = self._place(terminal, -1)
         if holder >= 0:
             await self._transfer(holder, wire.Transfer(terminal=terminal, forget=True))
-        if certified and network.method.channel.sums_only and stations.station_of(terminal) >= 0:
+        if certified and network.method.channel.sums_only and stations.rosters.station_of(terminal) >= 0:
             raise ConfigError(f"terminal {terminal} {self.waiting(holder, terminal)}: say it again when it is out")
         return facts
 
     async def readmit(self, terminal: int) -> dict[str, Any]:
         """Let a terminal in again that is in quarantine."""
-        holder = next((b for b, o in self._stations.outlooks.items() if terminal in o.roster.quarantined), None)
+        holder = next((b for b, o in self._stations.rosters.outlooks.items() if terminal in o.roster.quarantined), None)
         if holder is None:
             raise ConfigError(f"terminal {terminal} is in quarantine at no station that is there")
         await self._transfer(holder, wire.Transfer(terminal=terminal, readmit=True))
@@ -91,7 +91,7 @@ class Placements:
 
     async def _transfer(self, station: int, wish: wire.Transfer) -> None:
         """Let a station change the place of a terminal; an error if it does not."""
-        answer = await self._stations.ask(station, wire.Request(transfer=wish), self._config.waits.answer)
+        answer = await self._stations.requests.ask(station, wire.Request(transfer=wish), self._config.waits.answer)
         if answer.trouble:
             raise ConfigError(f"station {station}: {answer.trouble}; say it again when it is there")
 
@@ -114,7 +114,7 @@ class Placements:
     def waiting(self, station: int, terminal: int) -> str:
         """Return the words for a terminal that should leave a station whose sums are hidden."""
         to = self._registry.station.get(terminal, -1)
-        group = [t for t in self._stations.group(terminal) if self._registry.station.get(t, -1) != to]
+        group = [t for t in self._stations.rosters.group(terminal) if self._registry.station.get(t, -1) != to]
         names = ", ".join(map(str, group))
         if self._network.method.channel.noised:
             rest = f"; terminals {names}, which count together with it, take part in no more sums" if names else ""
@@ -129,19 +129,19 @@ class Placements:
         old = registry.station.get(check_number(terminal, TERMINAL), -1)
         if old < 0 or old == station:
             raise ConfigError(f"terminal {terminal} is {'there already' if old >= 0 else 'under no station'}")
-        if station >= 0 and stations.station_of(terminal) != old:
+        if station >= 0 and stations.rosters.station_of(terminal) != old:
             # The new station would refuse it, and could not tell it where else to go.
             raise ConfigError(f"terminal {terminal} is not with station {old} now: it can be moved once it is there")
         if len(registry.homes(old)) == 1:
             raise ConfigError(f"terminal {terminal} is the last of station {old}: a task needs a terminal")
-        few = len({*registry.homes(old), *stations.members(old)}) < 2 * channel.least
-        if channel.sums_only and (few or set(registry.homes(old)) <= set(stations.group(terminal))):
+        few = len({*registry.homes(old), *stations.rosters.members(old)}) < 2 * channel.least
+        if channel.sums_only and (few or set(registry.homes(old)) <= set(stations.rosters.group(terminal))):
             raise ConfigError(
                 f"terminal {terminal} counts together with all others of station {old}, so none can leave it: invite "
                 f"{channel.least} new terminals or more first"
             )
         registry.place(terminal, station)
-        stations.tell_access()
+        stations.rosters.tell_access()
         facts = {"terminal": terminal, "from": old, "to": station}
         return {**facts, "waits": f"terminal {terminal} {self.waiting(old, terminal)}"} if self.hidden else facts
 
@@ -194,7 +194,10 @@ class Commands:
         trainer, placements = self._trainer, self._placements
         now, stations, bill = time.time(), [], await asyncio.to_thread(trainer.bill)
         for b, task in enumerate(self._config.learning.tasks):
-            session, outlook = self._stations.acceptor.sessions.get(b), self._stations.outlooks.get(b, wire.Outlook())
+            session, outlook = (
+                self._stations.acceptor.sessions.get(b),
+                self._stations.rosters.outlooks.get(b, wire.Outlook()),
+            )
             seats = {seat.terminal: seat for seat in outlook.roster.seats}
             terminals = sorted({*self._registry.homes(b), *seats, *outlook.roster.quarantined})
             excluded = trainer.network.excluded.get(b)
@@ -205,13 +208,13 @@ class Commands:
                     "task": task,
                     "connected": session is not None,
                     "connected_seconds": now - session.since if session else None,
-                    "heard_seconds": self._stations.quiet(b) if session else None,
+                    "heard_seconds": self._stations.requests.quiet(b) if session else None,
                     "spent": bill.get((b, -1), {}),
                     "round": outlook.round,
                     "excluded": excluded,
                     "last_error": f"excluded: it told {excluded}"
                     if excluded
-                    else self._stations.fault(b) or outlook.last_error,
+                    else self._stations.requests.fault(b) or outlook.last_error,
                     "terminals": [
                         {
                             "terminal": t,
@@ -252,12 +255,12 @@ class Commands:
                 raise ConfigError("one certificate leaves a private training, at its end: leave --target-gap out")
         spec = {"budget": budget, "target_gap": gap, "privacy": privacy, "at": time.time()}
         self._trainer.order(spec)
-        self._stations.go_on()
+        self._stations.requests.go_on()
         return spec
 
     async def _stop(self) -> dict[str, Any]:
         self._trainer.stop()
-        self._stations.stop()
+        self._stations.requests.stop()
         return {}
 
     # Certificates, and the audit trail.
@@ -270,7 +273,7 @@ class Commands:
                 "the stations. Stop it, and make a new network with `rhfedmtl network init`: an authority is cheap"
             )
         revoked = self._registry.revoke(node, serials or [])
-        self._stations.tell_access()
+        self._stations.rosters.tell_access()
         return {"revoked": revoked}
 
     async def _invite(
@@ -280,7 +283,7 @@ class Commands:
         if not config.enrolment.listen:
             raise ConfigError("this cloud hands out no certificates: set enrolment.listen and enrolment.address")
         secret, number = self._registry.invite(role, number, station)
-        self._stations.tell_access()
+        self._stations.rosters.tell_access()
         authorities = self._enrolment.authorities()
         token = Token(role, number, config.node.network, config.enrolment.address, authorities, secret)
         return {"token": token.text(), "role": role, "number": number}

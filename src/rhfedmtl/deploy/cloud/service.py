@@ -50,8 +50,10 @@ class CloudService:
         if self.journal.cut:
             reason = f"{self.journal.cut} bytes of an entry that was being written when the cloud ended are taken off"
             log("journal cut", "warning", reason=reason)
-        self.trainer = Trainer(config, self.journal, self.stations.memberships, self._wait_until_ready, log, meters)
-        self.stations.counts_bytes = lambda: "bytes" in self.trainer.measured
+        self.trainer = Trainer(
+            config, self.journal, self.stations.rosters.memberships, self._wait_until_ready, log, meters
+        )
+        self.stations.requests.counts_bytes = lambda: "bytes" in self.trainer.measured
         self.stations.excluded = lambda: self.trainer.network.excluded
         self.enrolment = Enrolment(config, self.registry, log)
         parts = config, self.registry, self.stations, self.trainer
@@ -101,7 +103,9 @@ class CloudService:
         while True:
             if self._behind:
                 raise CorruptError(self._behind)
-            questions = (self.stations.ask(b, request, seconds, training=True) for b, request in requests.items())
+            questions = (
+                self.stations.requests.ask(b, request, seconds, training=True) for b, request in requests.items()
+            )
             found = await asyncio.gather(*questions)
             if self.journal.stopping or not all(answer.away for answer in found):
                 return dict(zip(requests, found, strict=True))
