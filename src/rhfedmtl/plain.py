@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+_SIMPLE = frozenset({int, str, bool, NoneType})
 BESIDE = object()
 """``Annotated[dict[str, …], BESIDE]`` is a field whose entries stand beside the others, in no table of their own."""
 
@@ -21,7 +22,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):  # there are many numbers in lists: no call for each
-        return [part if type(part) is float and math.isfinite(part) else plain(part) for part in value]
+        return [
+            part if type(part) in _SIMPLE or (type(part) is float and math.isfinite(part)) else plain(part)
+            for part in value
+        ]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
