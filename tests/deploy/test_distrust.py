@@ -49,6 +49,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.roles.messages import Join
+from rhfedmtl.training.state import RunState
 
 HOMES = {0: 0, 1: 0, 2: 1}
 MODEL = codec.tensor(np.ones((1, NUMBERS)))
@@ -288,16 +289,15 @@ def test_a_station_tells_of_its_members_before_it_speaks_for_them(tmp_path: Path
 def test_a_price_is_made_anew_without_who_is_kept_out() -> None:
     """Who brought a million rows, and was found out in round zero, is in no price of a round."""
 
+    pricing = SimpleNamespace(
+        shortage="budget energy=100",
+        one_round=lambda situation, steps: event_totals(situation.prices, situation.round_event(steps)),
+        way_out=lambda price: f"raise the budget to {price}",
+    )
+
     class Known:
-        round, met, sizes = 0, False, np.array([1_000_000, 20])
+        met, sizes = False, np.array([1_000_000, 20])
         ledger = Ledger(Cost.of(["energy=0.1,10"]), Budget.of(["energy=100"]))
-        shortage = "budget energy=100"
-
-        def price_of_round(self, situation: Situation, steps: Any) -> dict[str, float]:
-            return event_totals(situation.prices, situation.round_event(steps))
-
-        def way_out(self, least: dict[str, float]) -> str:
-            return f"raise the budget to {least}"
 
         def meet(self) -> None:
             self.met, self.station = True, np.array([-1, 0])
@@ -309,6 +309,7 @@ def test_a_price_is_made_anew_without_who_is_kept_out() -> None:
 
     trainer: Any = SimpleNamespace(_config=SimpleNamespace(learning=SimpleNamespace(least_steps=0)))
     run_: Any = Known()
+    run_.state, run_.pricing = RunState(), pricing
     Trainer._check_round(trainer, run_)
     assert run_.met
     run_.sizes = np.array([20, 1_000_000])
