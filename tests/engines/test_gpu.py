@@ -16,8 +16,10 @@ from rhfedmtl.engines.gpu import engine as gpu
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths.losses import Hinge, SmoothedHinge
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
+from rhfedmtl.roles.messages import Anchor
 
 # Triton's interpreter turns arrays of one number into numbers.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
@@ -95,6 +97,20 @@ def test_many_blocks_are_added_up_in_groups(card: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(gpu, "ADDENDS", 2)
     data = federation(sizes=((2,) * 70, (3,) * 17), dtype=np.float32)
     assert_close(*(numbers(engine(data, METHOD, seed=4), METHOD) for engine in (InProcess, card)))
+
+
+def test_gradient_rounds_on_the_card_are_those_of_the_processor(card: Any) -> None:
+    """The gradient replaces the duals of earlier steps, at any λ_b; the model stays at the centre."""
+    data, results = federation(sizes=((7, 8), (5, 4)), dtype=np.float32), []
+    for engine, lam in ((InProcess, 0.5), (card, 0.5), (card, 1e-9)):
+        network = engine(data, METHOD, seed=4)
+        centre = np.random.default_rng(1).normal(size=network.shape)
+        for number, work in ((1, ASCENT), (2, GRADIENT)):
+            network.assign([Anchor(number, b, centre, 0.5 if work == ASCENT else lam, work=work) for b in range(2)])
+            network.round(number, network.sizes)
+        results.append([network.V, network.alpha.copy(), network.models])
+    assert_close(*results[:2])
+    assert_close(*results[1:])
 
 
 def test_rows_that_arrive_late_are_not_seen_before(card: Any) -> None:
