@@ -11,9 +11,9 @@ import time
 import numpy as np
 
 from rhfedmtl.roles.channel import FixedPoint
-from rhfedmtl.roles.masked_sums import MaskRoom
-from rhfedmtl.roles.masking import Masker, seat
 from rhfedmtl.roles.messages import message_sizes
+from rhfedmtl.roles.secure.masked_sums import MaskRoom
+from rhfedmtl.roles.secure.masking import Masker, seat
 
 NUMBERS, ROUNDS = 562 + 17, 3
 

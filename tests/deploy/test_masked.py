@@ -23,8 +23,8 @@ from rhfedmtl.deploy.terminal.account import read as read_account
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
-from rhfedmtl.roles.masking import Masker
 from rhfedmtl.roles.messages import Scaling, Verdict, WorkOrder
+from rhfedmtl.roles.secure.masking import Masker
 
 MASKED: dict[str, Any] = {"options": {"channel": "masked"}, "scale": "unit"}
 KINDS = [

@@ -47,8 +47,8 @@ from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import Placement, event_totals
 from rhfedmtl.resources.costs import Cost, Prices, fits
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles import masking
 from rhfedmtl.roles import messages as said
+from rhfedmtl.roles.secure import masking
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
 

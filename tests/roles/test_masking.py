@@ -17,10 +17,12 @@ from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.kernels.kernel import find_kernel
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT
 from rhfedmtl.resources.sizes import framed
-from rhfedmtl.roles import masks, round_zero
+from rhfedmtl.roles import round_zero
 from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums
-from rhfedmtl.roles.masked_sums import MaskedSum, MaskRoom
-from rhfedmtl.roles.masking import (
+from rhfedmtl.roles.messages import DENSE, ENVELOPE, Anchor, Update, Verdict, WorkOrder, masking_bytes, message_sizes
+from rhfedmtl.roles.secure import masks
+from rhfedmtl.roles.secure.masked_sums import MaskedSum, MaskRoom
+from rhfedmtl.roles.secure.masking import (
     Circle,
     Key,
     Masked,
@@ -38,7 +40,6 @@ from rhfedmtl.roles.masking import (
     to_bits,
     to_groups,
 )
-from rhfedmtl.roles.messages import DENSE, ENVELOPE, Anchor, Update, Verdict, WorkOrder, masking_bytes, message_sizes
 from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.summed import words_of
 from rhfedmtl.roles.terminal import Terminal

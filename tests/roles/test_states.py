@@ -13,8 +13,8 @@ from tests.roles.world import World
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.errors import ProtocolError
 from rhfedmtl.roles.cloud import CLOUD
-from rhfedmtl.roles.masking import MASKER
 from rhfedmtl.roles.messages import Join
+from rhfedmtl.roles.secure.masking import MASKER
 from rhfedmtl.roles.states import Table, follow, name
 from rhfedmtl.roles.station import STATION, StationPhase
 from rhfedmtl.roles.terminal import TERMINAL, Phase

@@ -192,7 +192,7 @@ class FixedPoint(Rounding):
 
 @dataclass(frozen=True)
 class MaskedSums(FixedPoint):
-    """Multiples of one public step that are added up under masks (`roles.masking`), by ``least_summed`` terminals.
+    """Multiples of one public step, added up under masks (`roles.secure.masking`) by ``least_summed`` terminals.
 
     A station learns the sums and nothing else: with fewer answers a round is void. What else is added up, for plans
     and certificates, has a finer step.

@@ -378,7 +378,7 @@ class Noising(Message):
 
 
 DENSE = 50
-"""In masked sums (`roles.masking`), neighbours of a terminal in small groups; in a smaller station, all others."""
+"""Neighbours of a terminal in small groups of masked sums (`roles.secure.masking`); in a small station, all others."""
 SEAT, SHARE = 10, 16
 """Bytes of what a terminal is asked that others are not, and of a share of a secret."""
 

@@ -14,10 +14,8 @@ import numpy as np
 
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE
-from rhfedmtl.roles import masks, round_zero
+from rhfedmtl.roles import round_zero
 from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums, NoisedSums, normal_from
-from rhfedmtl.roles.masking import seat
-from rhfedmtl.roles.masks import Words
 from rhfedmtl.roles.messages import (
     WIDE,
     Goodbye,
@@ -33,6 +31,9 @@ from rhfedmtl.roles.messages import (
     WorkOrder,
 )
 from rhfedmtl.roles.plausibility import FAR, Bounds, ImplausibleError
+from rhfedmtl.roles.secure import masks
+from rhfedmtl.roles.secure.masking import seat
+from rhfedmtl.roles.secure.masks import Words
 from rhfedmtl.roles.station import BaseStation, Merged
 
 SumRequest = WorkOrder | Probe | RowProbe | ShareProbe | Trial

@@ -13,7 +13,7 @@ from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
 from rhfedmtl.deploy.node.link import Acceptor, PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.memory import Memory
-from rhfedmtl.roles.masked_sums import MaskRoom
+from rhfedmtl.roles.secure.masked_sums import MaskRoom
 
 GATHER_S = 3.0
 """Seconds that a terminal may take to reconnect before a round goes on without it."""

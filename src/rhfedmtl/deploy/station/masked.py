@@ -10,9 +10,9 @@ from rhfedmtl.deploy.station.terminal_sessions import TerminalSessions
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.masking import Masked
-from rhfedmtl.roles.masks import Words
 from rhfedmtl.roles.messages import Probe, RowProbe, ShareProbe, Trial, WorkOrder
+from rhfedmtl.roles.secure.masking import Masked
+from rhfedmtl.roles.secure.masks import Words
 from rhfedmtl.roles.summed import SumRequest, content_of, seat_of
 
 DEALS = 3

@@ -21,7 +21,7 @@ from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
-from rhfedmtl.roles.masked_sums import MaskRoom
+from rhfedmtl.roles.secure.masked_sums import MaskRoom
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.summed import SummingStation
 

@@ -18,8 +18,8 @@ from rhfedmtl.deploy.station.questions import Arrival, Questions
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.masking import Deal, Key
 from rhfedmtl.roles.messages import Join, Leave, Verdict
+from rhfedmtl.roles.secure.masking import Deal, Key
 
 REASON_LENGTH = 200
 """Characters of a terminal's own words that are passed on."""

@@ -10,7 +10,8 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.roles.channel import MaskedSums, NoisedSums
-from rhfedmtl.roles.masking import (
+from rhfedmtl.roles.messages import Probe, Sums, Update, Vector, WorkOrder
+from rhfedmtl.roles.secure.masking import (
     Circle,
     Key,
     Masker,
@@ -18,7 +19,6 @@ from rhfedmtl.roles.masking import (
     Partners,
     Unmask,
 )
-from rhfedmtl.roles.messages import Probe, Sums, Update, Vector, WorkOrder
 from rhfedmtl.roles.summed import SumRequest, content_of, noise_for, seat_of, words_of
 from rhfedmtl.roles.terminal import Terminal
 

@@ -23,8 +23,8 @@ from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, Work
-from rhfedmtl.roles import masking, masks
 from rhfedmtl.roles import messages as said
+from rhfedmtl.roles.secure import masking, masks
 from rhfedmtl.roles.station import Member, StationState
 from rhfedmtl.roles.terminal import TerminalState
 

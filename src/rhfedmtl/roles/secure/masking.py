@@ -30,10 +30,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles import masks
 from rhfedmtl.roles.channel import group_starts
-from rhfedmtl.roles.masks import SEED, Words
 from rhfedmtl.roles.messages import SEAT, Message, mask_reach
+from rhfedmtl.roles.secure import masks
+from rhfedmtl.roles.secure.masks import SEED, Words
 from rhfedmtl.roles.states import Table, follow, frozen
 
 LEAST = 3

@@ -1,4 +1,4 @@
-"""A station's side of sums that it learns without seeing what is added up (`roles.masking`): no I/O."""
+"""A station's side of sums that it learns without seeing what is added up (`roles.secure.masking`): no I/O."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles import masks
-from rhfedmtl.roles.masking import (
+from rhfedmtl.roles.secure import masks
+from rhfedmtl.roles.secure.masking import (
     LEAST,
     Circle,
     Deal,
@@ -28,7 +28,7 @@ from rhfedmtl.roles.masking import (
     to_bits,
     to_groups,
 )
-from rhfedmtl.roles.masks import SEED, Words
+from rhfedmtl.roles.secure.masks import SEED, Words
 
 
 class MaskRoom:

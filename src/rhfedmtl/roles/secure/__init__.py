@@ -1,0 +1,1 @@
+"""Sums under masks: a terminal's side, a station's side, and the arithmetic of both."""
