@@ -29,9 +29,9 @@ from tests.deploy.liar import quarantined
 
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import Learning, read_cloud
+from rhfedmtl.deploy.cloud.measured_run import check_round, refuse_broken
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.remote_network import census
-from rhfedmtl.deploy.cloud.trainer import Trainer, refuse_broken
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, new_key, requested_key
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
@@ -288,7 +288,6 @@ def test_a_station_tells_of_its_members_before_it_speaks_for_them(tmp_path: Path
 
 def test_a_price_is_made_anew_without_who_is_kept_out() -> None:
     """Who brought a million rows, and was found out in round zero, is in no price of a round."""
-
     pricing = SimpleNamespace(
         shortage="budget energy=100",
         one_round=lambda situation, steps: event_totals(situation.prices, situation.round_event(steps)),
@@ -307,14 +306,13 @@ def test_a_price_is_made_anew_without_who_is_kept_out() -> None:
         def situation(self) -> Situation:
             return Situation(self.sizes, Placement(self.station, 1), self.ledger, lam=0.1, gamma=1.0)
 
-    trainer: Any = SimpleNamespace(_config=SimpleNamespace(learning=SimpleNamespace(least_steps=0)))
     run_: Any = Known()
     run_.state, run_.pricing = RunState(), pricing
-    Trainer._check_round(trainer, run_)
+    check_round(run_, 0)
     assert run_.met
     run_.sizes = np.array([20, 1_000_000])
     with pytest.raises(BudgetError, match="cannot pay one round"):
-        Trainer._check_round(trainer, run_)
+        check_round(run_, 0)
 
 
 def test_a_station_cannot_claim_terminals_of_another(tmp_path: Path) -> None:

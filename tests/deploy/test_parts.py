@@ -25,9 +25,10 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.deploy.cloud.config import Learning, Resources, read_cloud
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import Careful, MeasuredAccounting
+from rhfedmtl.deploy.cloud.partners import Overhead
 from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
-from rhfedmtl.deploy.cloud.remote_network import Overhead, Round
+from rhfedmtl.deploy.cloud.remote_network import Round
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.config import Waits, read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import Authority, Credentials, Identity, PeerCertificate, new_key, signing_request

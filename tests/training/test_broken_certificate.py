@@ -11,7 +11,7 @@ import pytest
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
-from rhfedmtl.deploy.cloud.trainer import refuse_broken
+from rhfedmtl.deploy.cloud.measured_run import refuse_broken
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.relationships import MeanRegularised

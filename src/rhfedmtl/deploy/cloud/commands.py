@@ -192,7 +192,8 @@ class Commands:
 
     async def _status(self) -> dict[str, Any]:
         trainer, placements = self._trainer, self._placements
-        now, stations, bill = time.time(), [], await asyncio.to_thread(trainer.bill)
+        now, stations, running = time.time(), [], trainer.state is Training.RUNNING
+        bill = await asyncio.to_thread(trainer.progress.bill, running=running)
         for b, task in enumerate(self._config.learning.tasks):
             session, outlook = (
                 self._stations.acceptor.sessions.get(b),
@@ -239,7 +240,7 @@ class Commands:
         }
 
     async def _curve(self) -> dict[str, Any]:
-        return {"rounds": self._trainer.curve()}
+        return {"rounds": self._trainer.progress.curve()}
 
     async def _train(
         self, budget: list[str] | None = None, target_gap: float | None = None, privacy: str | None = None

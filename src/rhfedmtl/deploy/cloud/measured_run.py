@@ -14,9 +14,10 @@ from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, Round
 from rhfedmtl.deploy.station.questions import MOST_SENT
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Network
+from rhfedmtl.errors import BudgetError, ConfigError, PeerError
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.policies.base import ONE_PASS, Plan, Policy, Situation
+from rhfedmtl.policies.base import ONE_PASS, Plan, Policy, Situation, least_of
 from rhfedmtl.resources.billing import (
     CloudEvent,
     Event,
@@ -27,10 +28,11 @@ from rhfedmtl.resources.billing import (
     event_totals,
     steps_by_deadline,
 )
-from rhfedmtl.resources.costs import Cost
+from rhfedmtl.resources.costs import Budget, Cost, amounts_text
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.training.config import GOOD_ENOUGH, usual_scale
-from rhfedmtl.training.privacy import PrivatePlan
+from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan
 from rhfedmtl.training.result import Metrics
 from rhfedmtl.training.run import Run
 from rhfedmtl.training.settings import Settings
@@ -86,13 +88,13 @@ class Careful:
 
 
 class Membership:
-    """Real members: nothing is drawn, the network says who is there, and its last round what they did."""
+    """The members of a real network: it reports who is present, and their work in the last round."""
 
     def __init__(self, network: RemoteNetwork) -> None:
         self._network = network
 
     def change(self, number: int, network: Network) -> bool:
-        """Whether members have changed since the last server iteration."""
+        """Return True if members have changed since the last server iteration."""
         return self._network.sync()
 
     def start_round(self, planned: RoundEvent, cost: Cost, network: Network) -> tuple[RoundEvent, None]:
@@ -114,7 +116,7 @@ class Membership:
 class MeasuredAccounting:
     """Declared types by their prices, the others by what the stations measured, as the last round of a network shows.
 
-    Plans are made by prices that follow the last rounds. The worst case of what comes next is set aside: the network
+    The prices of plans follow the last rounds. The worst case of the next events is set aside: the network
     waits no longer than that, and sends nothing a third time.
     """
 
@@ -143,24 +145,26 @@ class MeasuredAccounting:
         return totals
 
     def charge(self, event: Event) -> None:
-        """What is declared, and what was measured since the last charge: certificates are paid for at once."""
+        """Charge declared types, and amounts measured since the last charge: certificates are paid for at once."""
         self.ledger.charge(charges(self.ledger.cost, event, dict.fromkeys(self._prices.names, Parts())))
         self.close(event.round, event.layout)
 
     def reserve(self, worst: dict[str, float]) -> int:
-        """Set the worst case aside, and let nobody wait for longer than that."""
+        """Set the worst case aside, and limit all waits to it."""
         reservation = self.ledger.reserve(worst)
-        self._network.deadline, self._network.patience = self._prices.waits(worst, self.ledger.room, self._patience)
+        self._network.deadline, self._network.partners.patience = self._prices.waits(
+            worst, self.ledger.room, self._patience
+        )
         return reservation
 
     def settle(self, reservation: int, event: RoundEvent) -> None:
-        """Charge what the stations say was done, and learn from it; of charges long ago only the sums are kept."""
-        self._network.patience = self._patience
+        """Charge the work that the stations report, and learn prices from it; old charges become sums."""
+        self._network.partners.patience = self._patience
         seen, layout = self._network.last_round, event.layout
         parts = self._prices.parts(seen, layout.n_terminals, layout.n_tasks)
         made = [*charges(self.ledger.cost, event, parts)]
         if self._prices:
-            made += self._prices.link_charges(event.round, layout, self._network.overhead, seen)
+            made += self._prices.link_charges(event.round, layout, self._network.partners.overhead, seen)
         self.ledger.settle(reservation, made, self._prices.names)
         if self._prices:
             self._prices.learn(seen)
@@ -169,7 +173,7 @@ class MeasuredAccounting:
     def close(self, number: int, layout: Placement) -> None:
         """Charge what passed since the last charge."""
         if self._prices:
-            left = self._prices.link_charges(number, layout, self._network.overhead, None)
+            left = self._prices.link_charges(number, layout, self._network.partners.overhead, None)
             self.ledger.settle(self.ledger.reserve({}), left, self._prices.names)
 
     def state(self) -> dict[str, Any]:
@@ -211,9 +215,9 @@ def measured_run(
     private: PrivatePlan | None,
     all_back: Callable[[], bool],
 ) -> Run:
-    """A run of the stations of a network, all of which hold one BS iteration at a time.
+    """Return a run on the stations of a network, which hold their BS iterations together.
 
-    ``all_back`` waits, at its end, for members that are silent, and says whether they are there.
+    ``all_back`` waits, at its end, for silent members, and returns True if they are present.
     """
     accounting = MeasuredAccounting(config, network, ledger)
     evaluation = RemoteEvaluation(network, all_back)
@@ -222,7 +226,7 @@ def measured_run(
 
 
 def _as_it_was(planned: RoundEvent, seen: Round) -> RoundEvent:
-    """Who was given orders; of a station that was asked and never answered, all: they may have worked."""
+    """Return the event with the terminals that got orders; all of a station that never answered may have worked."""
     layout = planned.layout
     ordered = np.isin(np.arange(layout.n_terminals), list(seen.efforts))
     mask = ordered | np.isin(layout.terminal_task, list(seen.unknown))
@@ -259,3 +263,70 @@ def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: boo
         target_relative_gap=learning.target_relative_gap if ended else GOOD_ENOUGH,
         max_rounds=learning.max_rounds,
     )
+
+
+def check_round(run: Run, least_steps: int) -> None:
+    """Refuse, before any terminal works, a budget that cannot pay a round with the smallest H that terminals allow.
+
+    ``least_steps`` is that H; 0 is a pass over each terminal's rows. If the budget seems too small, `Run.meet` comes
+    first: terminals that went into quarantine in round zero are members no more, and in no price.
+    """
+
+    def price() -> dict[str, float]:
+        situation = run.situation()
+        event = situation.round_event(least_steps or np.maximum(situation.sizes, 1))
+        return event_totals(situation.prices, situation.cloud_event(), event)
+
+    if run.state.round or run.ledger.can_afford(price()):
+        return
+    run.meet()
+    if run.ledger.can_afford(total := price()):
+        return
+    way_out = run.pricing.way_out(run.pricing.one_round(situation := run.situation(), least_of(situation, least_steps)))
+    work = f"{least_steps} steps" if least_steps else "one pass over its own rows"
+    raise BudgetError(
+        f"{run.pricing.shortage} cannot pay one round in which every terminal takes {work}, which costs "
+        f"{amounts_text(total)}: {way_out}. Fewer steps than a pass, which let a station reconstruct "
+        "rows, take a new network with --least-steps and a line of every owner"
+    )
+
+
+def check_spent(spent: dict[str, float], budget: Budget) -> None:
+    """Refuse a limit below the amount that earlier trainings have spent."""
+    for name, limit in budget.items():
+        if spent.get(name, 0.0) > limit:
+            raise BudgetError(
+                f"{name}: {spent[name]:.12g} is spent already, and a budget is for all trainings together: give "
+                f"more than {limit:.12g}, or forget them with `rhfedmtl network reset`"
+            )
+
+
+def bounded(run: Run, private: Privacy | None, budget: Budget) -> Budget:
+    """Return the limits of a training that goes on: its bound is for all trainings, and a certificate ends it."""
+    bound = run.private.privacy if run.private else None
+    if (bound is None) != (private is None) or (bound and private and bound != private):
+        raise ConfigError(
+            f"this network has learned with {bound or 'no bound'}, and what was told stays told: go on with the "
+            "same, or forget it with `rhfedmtl network reset`"
+        )
+    if run.private is None:
+        return budget
+    if run.state.certificate is not None and np.isfinite(run.state.certificate.gap):
+        raise ConfigError(
+            "the one certificate of a private training is told, and its bound is spent: begin anew with "
+            "`rhfedmtl network reset`, where the owners of terminals allow more: a larger epsilon in terminal.toml"
+        )
+    return Budget({**budget, RESOURCE: run.private.privacy.mu**2})
+
+
+def refuse_broken(certificate: Certificate) -> None:
+    """Refuse the result of a training whose objective lies below its bound."""
+    if certificate.broken:
+        names = ", ".join(map(str, certificate.suspects))
+        blamed = f" The numbers of station {names} cannot be true: its losses lie below what its duals prove."
+        blamed = blamed if names else ""
+        raise PeerError(
+            f"the certificate is broken: in round {certificate.round} the objective {certificate.primal:.6g} lies "
+            f"{-certificate.gap:.2g} below its bound.{blamed} A node sent wrong numbers, or has the state of an old "
+            "copy: remove it, or begin again with `rhfedmtl network reset`"
+        )

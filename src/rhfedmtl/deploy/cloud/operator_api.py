@@ -83,7 +83,8 @@ class OperatorApi:
         with tempfile.TemporaryDirectory(prefix="rhfedmtl-") as folder:
             try:
                 self.trail.add("command", self.check_operator(context), command="export")
-                names = await asyncio.to_thread(self._trainer.save, Path(folder))
+                files, status = self._trainer.files, self._trainer.status
+                names = await asyncio.to_thread(files.save, Path(folder), status)
             except (RHFedMTLError, OSError) as error:
                 yield wire.Chunk(trouble=refusal(error)).SerializeToString()
                 return

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.deploy.cloud.config import Resources
-from rhfedmtl.deploy.cloud.remote_network import Overhead, Round
+from rhfedmtl.deploy.cloud.partners import Overhead
+from rhfedmtl.deploy.cloud.remote_network import Round
 from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts, Placement
 from rhfedmtl.resources.costs import Cost, FloatArray, Prices
 

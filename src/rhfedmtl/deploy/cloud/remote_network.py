@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,11 +15,12 @@ from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.deploy.cloud.checks import StationBounds
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
+from rhfedmtl.deploy.cloud.partners import Partners, bodies
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, NoisedTerms, Outcome
-from rhfedmtl.errors import ConfigError, IncompleteError, PeerError
+from rhfedmtl.errors import ConfigError, IncompleteError
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, NEWTON
@@ -27,7 +28,6 @@ from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import (
     Anchor,
     Centring,
-    Message,
     Noising,
     Report,
     Scaling,
@@ -35,11 +35,6 @@ from rhfedmtl.roles.messages import (
     message_sizes,
 )
 from rhfedmtl.roles.plausibility import ImplausibleError
-
-ITERATING = ("round", "assign", "report")
-"""Requests of server iterations, whose bytes and seconds make prices."""
-WAY_OUT = "Find out why, then start over with `rhfedmtl network reset`"
-"""Advice to the operator about an excluded station."""
 
 
 class Round(NamedTuple):
@@ -60,7 +55,11 @@ class Standing(NamedTuple):
 
 
 class RemoteNetwork:
-    """Base stations at the other end of a journal, which asks them."""
+    """The `Network` of a training whose stations are processes elsewhere.
+
+    `Run` calls it in the thread of the training. `Partners` asks the stations through the journal, so after a kill the
+    same calls give the same arrays. It never draws a random number, and never changes the members.
+    """
 
     def __init__(
         self, config: CloudConfig, method: Method, journal: TrainingJournal, memberships: Callable[[], dict[int, int]]
@@ -71,27 +70,22 @@ class RemoteNetwork:
         self.shape = jobs.shape_of(self._job, method)
         self._matrix, self._shared = jobs.matrix_of(self._job, method)
         self.n_stations = len(config.stations)
+        self.partners = Partners(config, journal)
+        self.excluded = self.partners.excluded
         self.station: IntArray = np.empty(0, dtype=np.int64)  # of every terminal
         self.sizes: IntArray = np.empty(0, dtype=np.int64)  # its samples, the last that are known
         self._memberships: dict[int, int] = {}
         self.silent: dict[int, str] = {}
         """Stations that did not say who is there, and why."""
         self.deadline = config.resources.deadline
-        self.patience = config.waits.patience
-        self.incomplete = ""
-        """Why the last attempt gave no certificate."""
         self.last_round = Round({}, {}, frozenset())
         self.scalers: list[Scaler] | None = None
         self.levels: Float64Array | None = None
         self.noising: Noising | None = None
-        self.overhead = Overhead(self.n_stations)
         self.anchors: dict[int, Anchor] = {}
         self.announced = 0
         """The last round that the journal tells of."""
         self._standing: dict[int, Standing] = {}
-        self.excluded: dict[int, str] = {}
-        """Stations whose numbers cannot be true, with the reason: the cloud asks them no more."""
-        self.on_excluded: Callable[[int, str], None] = lambda station, reason: None
         self._reported: dict[int, tuple[int, int, Float64Array]] = {}  # round, membership and v_b of the last reports
 
     def is_behind(self, station: int, hello: wire.Hello) -> bool:
@@ -104,7 +98,7 @@ class RemoteNetwork:
     def agreed(self, station: int) -> jobs.Agreement:
         """What a station, and its terminals, were told before the first round."""
         return jobs.Agreement(
-            None if self.scalers is None else self._scaling(self.scalers[station]),
+            None if self.scalers is None else Scaling.of(self.scalers[station], self.method.channel.moments_dtype),
             None if self.levels is None else Centring(float(self.levels[station])),
             self.noising,
         )
@@ -119,9 +113,9 @@ class RemoteNetwork:
     @property
     def models(self) -> Float64Array:
         """What orders start from, of every station."""
-        answers = self._ask("models", None, self._all(lambda b: wire.Request(models=wire.Nothing())))
+        answers = self.partners.ask("models", None, self.partners.each(lambda b: wire.Request(models=wire.Nothing())))
         models = np.zeros((self.n_stations, *self._matrix))
-        for b, tensor in self._from_all(answers, "models").items():
+        for b, tensor in self.partners.from_all(answers, "models").items():
             models[b] = codec.array(tensor, "models")
         return models
 
@@ -137,13 +131,13 @@ class RemoteNetwork:
         found = self._journal.write_once("news", news)
         if found is None:
             return False
-        answers = self._ask("roster", None, self._all(lambda b: wire.Request(roster=wire.Nothing())))
+        answers = self.partners.ask("roster", None, self.partners.each(lambda b: wire.Request(roster=wire.Nothing())))
         before = self.station
         self._take(answers)
         return not np.array_equal(before, self.station) or first
 
     def _take(self, answers: Answers) -> None:
-        rosters = _told(answers, "roster")
+        rosters = bodies(answers, "roster")
         self.silent = {b: answer.trouble for b, answer in answers.items() if b not in rosters}
         highest = max((seat.terminal for roster in rosters.values() for seat in roster.seats), default=-1)
         n = max(highest + 1, len(self.station))
@@ -161,12 +155,12 @@ class RemoteNetwork:
         self.anchors = {a.task: a for a in anchors}
         requests = {b: wire.Request(assign=codec.to_wire(a)) for b, a in self.anchors.items()}
         solver = NEWTON if anchors[0].work == GRADIENT else ASCENT
-        self.overhead.note(self._ask("assign", [anchors[0].cloud_round, solver], requests))
+        self.partners.overhead.note(self.partners.ask("assign", [anchors[0].cloud_round, solver], requests))
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
         """One BS iteration; a station that is away for too long misses it."""
         requests: dict[int, wire.Request] = {}
-        for b in self.partners:
+        for b in self.partners.numbers:
             terminals = np.flatnonzero((self.station == b) & (local_steps > 0))
             content = wire.RoundRequest(
                 round=number,
@@ -176,10 +170,11 @@ class RemoteNetwork:
             )
             requests[b] = wire.Request(round=content)
         self.announced = max(self.announced, number)
-        answers = self._ask("round", [number, *_compact(local_steps)], requests, self.deadline + self.patience)
+        seconds = self.deadline + self.partners.patience
+        answers = self.partners.ask("round", [number, *_compact(local_steps)], requests, seconds)
         answers |= {b: wire.Answer(away=True) for b in self.excluded}
         self.last_round = _round(answers)
-        told = _told(answers, "round")
+        told = bodies(answers, "round")
         self._standing |= {b: Standing(r.epoch, r.round, r.membership) for b, r in told.items()}
         results = [told.get(b) for b in range(self.n_stations)]
         counts = [sum(effort.answered for effort in r.efforts) if r else 0 for r in results]
@@ -189,55 +184,37 @@ class RemoteNetwork:
 
     def reports(self, cloud_round: int) -> list[Report]:
         """Reports of the stations that answer."""
-        answers = self._ask("report", cloud_round, self._all(lambda b: wire.Request(report=cloud_round)))
-        self.overhead.note(answers)
-        reports = [codec.from_wire(Report, report) for report in _told(answers, "report").values()]
-        checked = [report for report in reports if self._can_be(report.task, partial(self._check_report, report))]
+        requests = self.partners.each(lambda b: wire.Request(report=cloud_round))
+        answers = self.partners.ask("report", cloud_round, requests)
+        self.partners.overhead.note(answers)
+        reports = [codec.from_wire(Report, report) for report in bodies(answers, "report").values()]
+        checked = []
+        for report in reports:
+            members = int(np.count_nonzero(self.station == report.task))
+            if self._passes(report.task, partial(self._bounds.check_report, report, members)):
+                checked.append(report)
         self._reported |= {report.task: (report.round, report.membership, report.v) for report in checked}
         return checked
-
-    def _check_report(self, report: Report) -> None:
-        self._bounds.check_report(report, self._members(report.task))
 
     @property
     def _bounds(self) -> StationBounds:
         """Bounds on what stations say; all scalers give rows of the same length."""
-        norm = math.inf if self.scalers is None else self._radius
+        intercept = self.method.intercept
+        norm = math.inf if self.scalers is None else self.scalers[0].radius(self.shape[1], intercept=intercept)
         return StationBounds(self.method, self.config.limits, self.shape[0], norm)
 
-    @property
-    def _radius(self) -> float:
-        assert self.scalers is not None
-        return self.scalers[0].radius(self.shape[1], intercept=self.method.intercept)
+    def _passes(self, station: int, check: Callable[[], None]) -> bool:
+        """Return True if the check passes; a station that told what cannot be is excluded.
 
-    def _members(self, station: int) -> int:
-        return int(np.count_nonzero(self.station == station))
-
-    @property
-    def partners(self) -> list[int]:
-        """Stations that take part: all but the excluded."""
-        return [b for b in range(self.n_stations) if b not in self.excluded]
-
-    def _can_be(self, station: int, check: Callable[[], None]) -> bool:
-        """Return True if the check passes; a station that told what cannot be is excluded."""
+        Raise an error if the training cannot go on without it.
+        """
         try:
             check()
         except ImplausibleError as error:
-            self._exclude(station, error.reason)
+            self.partners.exclude(station, error.reason, self.method)
+            self.station = np.where(self.station == station, -1, self.station)
             return False
         return True
-
-    def _exclude(self, station: int, reason: str) -> None:
-        """Ask a station no more: the others go on. Raise an error if the training cannot go on without it."""
-        self.excluded[station] = reason
-        self.on_excluded(station, reason)
-        words = f"station {station} told {reason}"
-        if not self.method.has_duals or self.method.channel.noised:
-            why = "a private training" if self.method.channel.noised else "a method that averages models"
-            raise PeerError(f"{words}: {why} cannot go on without it. {WAY_OUT}")
-        if not self.partners:
-            raise PeerError(f"{words}, and there is no other station. {WAY_OUT}")
-        self.station = np.where(self.station == station, -1, self.station)
 
     def sums(self, points: Points) -> list[StationSums | None]:
         """Sums of every station at each of the points; refused where a terminal or a station did not tell."""
@@ -252,7 +229,7 @@ class RemoteNetwork:
         for b, sums in by_station.items():
             *as_of, v = self._reported.get(b, (-1, -1, None))
             share = max(sums.n_samples, 1) * v if v is not None and as_of == [sums.round, sums.membership] else None
-            self._can_be(b, partial(self._bounds.check_sums, sums, points.models[:, b], points.combinations, share))
+            self._passes(b, partial(self._bounds.check_sums, sums, points.models[:, b], points.combinations, share))
         if len(self.excluded) > before:
             raise IncompleteError("no certificate this time: the cloud has just excluded a station")
         return [by_station.get(b) for b in range(self.n_stations)]
@@ -267,19 +244,19 @@ class RemoteNetwork:
         told = list(self._sums(1, asked).values())
         for sums in told:
             b = sums.task
-            noise, members = float(deviation[b]), self._members(b)
-            self._can_be(b, partial(self._bounds.check_term, sums, models[b], noise, members))
+            noise, members = float(deviation[b]), int(np.count_nonzero(self.station == b))
+            self._passes(b, partial(self._bounds.check_term, sums, models[b], noise, members))
         n = np.array([float(max(sums.n_samples, 1)) for sums in told])
         return NoisedTerms(told[0].round, np.array([sums.losses[0] for sums in told]), n)
 
     def _sums(self, points: int, asked: Callable[[int], wire.Request]) -> dict[int, StationSums]:
-        answers = self._ask("sums", points, self._all(asked), 2.0 * self.config.waits.answer)
-        return {b: codec.from_wire(StationSums, sums) for b, sums in self._from_all(answers, "sums").items()}
+        answers = self.partners.ask("sums", points, self.partners.each(asked), 2.0 * self.config.waits.answer)
+        return {b: codec.from_wire(StationSums, sums) for b, sums in self.partners.from_all(answers, "sums").items()}
 
     def hide(self, method: Method, noising: Noising) -> None:
         """Before the first round of a private training: let terminals clip, and sums be hidden in noise."""
         self.method, self.noising = method, noising
-        self._agree("hide", [noising] * self.n_stations)
+        self.partners.agree("hide", [noising] * self.n_stations)
 
     def trial(self, models: Float64Array, combination: Float64Array | None) -> list[dict[str, float]]:
         """Test metrics of every station for its model; empty where there are none."""
@@ -293,8 +270,8 @@ class RemoteNetwork:
             model.MergeFrom(wire.Tensor(weights=weights, shift=shift, constant=constant))
             return wire.Request(trial=wire.TrialRequest(model=model))
 
-        requests = self._all(asked)
-        answers = self._ask("trial", None, requests, 2.0 * self.config.waits.answer)
+        requests = self.partners.each(asked)
+        answers = self.partners.ask("trial", None, requests, 2.0 * self.config.waits.answer)
         return [dict(answers[b].metrics.values) if b in answers else {} for b in range(self.n_stations)]
 
     def moments(self) -> list[Moments]:
@@ -302,24 +279,22 @@ class RemoteNetwork:
         channel, needed = self.method.channel, self.config.learning.scale not in ("unit", "none")
         if channel.noised or (channel.sums_only and not needed):
             return [Moments(0, np.empty(0), np.empty(0))] * self.n_stations
-        return [report.moments for report in self._rows_told("moments")]
+        return [report.moments for report in self.partners.tell("moments")]
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: let every terminal scale its rows as its station says."""
         self.scalers = scalers
-        self._agree("scale", [self._scaling(scaler) for scaler in scalers])
-
-    def _scaling(self, scaler: Scaler) -> Scaling:
-        return Scaling.of(scaler, self.method.channel.moments_dtype)
+        kind = self.method.channel.moments_dtype
+        self.partners.agree("scale", [Scaling.of(scaler, kind) for scaler in scalers])
 
     def labels(self) -> Float64Array:
         """Round zero of a regression: label sums of every station."""
-        return np.array([report.sums for report in self._rows_told("labels")])
+        return np.array([report.sums for report in self.partners.tell("labels")])
 
     def centre(self, levels: Float64Array) -> None:
         """Round zero of a regression: let every terminal subtract the level of its station from its labels."""
         self.levels = levels
-        self._agree("centre", [Centring(level) for level in levels.tolist()])
+        self.partners.agree("centre", [Centring(level) for level in levels.tolist()])
 
     def move(self, terminal: int, station: int) -> None:
         """Moves are orders of an operator here, not of a run."""
@@ -335,7 +310,7 @@ class RemoteNetwork:
             "station": self.station,
             "sizes": self.sizes,
             "memberships": self._memberships,
-            "overhead": [self.overhead.seconds, self.overhead.bytes, self.overhead.aside],
+            "overhead": [self.partners.overhead.seconds, self.partners.overhead.bytes, self.partners.overhead.aside],
             "announced": self.announced,
             "standing": dict(self._standing),
             "excluded": dict(self.excluded),
@@ -347,77 +322,11 @@ class RemoteNetwork:
         self.station, self.sizes = np.copy(state["station"]), np.copy(state["sizes"])
         self._memberships, self.announced = dict(state["memberships"]), state["announced"]
         self._standing = dict(state["standing"])
-        self.excluded, self._reported = dict(state["excluded"]), dict(state["reported"])
-        self.overhead.seconds = state["overhead"][0]
-        self.overhead.bytes, self.overhead.aside = (np.copy(part) for part in state["overhead"][1:])
-
-    def _rows_told(self, kind: str) -> list[Any]:
-        """What every station tells, in round zero, of the rows under it."""
-        nothing: dict[str, Any] = {kind: wire.Nothing()}
-        requests = self._all(lambda b: wire.Request(**nothing))
-        answers = self._ask(kind, None, requests, 2.0 * self.config.waits.answer)
-        return [codec.read(getattr(self._need(answers, b), kind)) for b in requests]
-
-    def _agree(self, kind: str, messages: Sequence[Message]) -> None:
-        """Tell each station, in round zero, what holds for it; all must have heeded it before a round is held."""
-        requests = {b: wire.Request(**{kind: codec.to_wire(message)}) for b, message in enumerate(messages)}
-        answers = self._ask(kind, None, requests, 2.0 * self.config.waits.answer)
-        for b in requests:
-            self._need(answers, b)
-
-    def _all(self, make: Callable[[int], wire.Request]) -> dict[int, wire.Request]:
-        return {b: make(b) for b in self.partners}
-
-    def _ask(self, kind: str, note: Any, requests: Mapping[int, wire.Request], seconds: float | None = None) -> Answers:
-        answers = self._journal.ask(kind, note, requests, self.patience if seconds is None else seconds)
-        if kind not in ITERATING:
-            self.overhead.note_aside(answers)
-        return answers
-
-    def _from_all(self, answers: Answers, body: str) -> dict[int, Any]:
-        """Answers of all stations that take part; there is no certificate while an answer is missing."""
-        told = _told(answers, body)
-        if silent := [f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if b not in told]:
-            self.incomplete = "; ".join(silent)
-            raise IncompleteError(f"no certificate this time: {self.incomplete}")
-        return {b: told[b] for b in answers}
-
-    @staticmethod
-    def _need(answers: Answers, b: int) -> wire.Answer:
-        answer = answers[b]
-        if answer.trouble or answer.WhichOneof("body") is None:
-            raise PeerError(f"station {b}: {answer.trouble or 'no answer'}")
-        return answer
-
-
-class Overhead:
-    """Seconds and bytes on the links between stations and cloud that no round has paid for yet.
-
-    ``aside`` are bytes, on the links to terminals too, of what is no part of server iterations: certificates, trials,
-    round zero, rosters.
-    """
-
-    def __init__(self, n_stations: int) -> None:
-        self._n = n_stations
-        self.seconds = 0.0
-        self.bytes, self.aside = np.zeros(n_stations), np.zeros(n_stations)
-
-    def note_aside(self, answers: Answers) -> None:
-        """Count the bytes of a request that is no part of a server iteration."""
-        for b, answer in answers.items():
-            self.aside[b] += answer.bytes_down + answer.bytes_up + answer.bytes_below
-
-    def note(self, answers: Answers) -> None:
-        """Count the messages of one request to all."""
-        self.seconds += max((answer.seconds for answer in answers.values()), default=0.0)
-        for b, answer in answers.items():
-            self.bytes[b] += answer.bytes_down + answer.bytes_up
-
-    def take(self) -> tuple[float, Float64Array, Float64Array]:
-        """What has come together, which is then forgotten."""
-        taken = self.seconds, self.bytes, self.aside
-        self.seconds, self.bytes, self.aside = 0.0, np.zeros(self._n), np.zeros(self._n)
-        return taken
+        self.excluded.clear()
+        self.excluded.update(state["excluded"])
+        self._reported = dict(state["reported"])
+        self.partners.overhead.seconds = state["overhead"][0]
+        self.partners.overhead.bytes, self.partners.overhead.aside = (np.copy(part) for part in state["overhead"][1:])
 
 
 def _compact(local_steps: IntArray) -> list[int]:
@@ -426,13 +335,8 @@ def _compact(local_steps: IntArray) -> list[int]:
     return [int(local_steps[0])] if alike else [int(each) for each in local_steps]
 
 
-def _told(answers: Answers, body: str) -> dict[int, Any]:
-    """What stations told, of those that did; `AnswerChecks` has seen to it that each speaks for itself."""
-    return {b: getattr(answer, body) for b, answer in answers.items() if answer.WhichOneof("body") == body}
-
-
 def _round(answers: Answers) -> Round:
-    told = _told(answers, "round")
+    told = bodies(answers, "round")
     efforts = {effort.terminal: effort for result in told.values() for effort in result.efforts}
     unknown = (b for b, a in answers.items() if b not in told and not a.away)
     return Round(answers, efforts, frozenset(unknown))

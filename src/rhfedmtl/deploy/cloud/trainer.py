@@ -3,51 +3,50 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import kind_of
 from rhfedmtl.deploy.cloud.config import MEASURABLE, CloudConfig
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
-from rhfedmtl.deploy.cloud.measured_run import Careful, measured_run, settings_of
+from rhfedmtl.deploy.cloud.measured_run import (
+    Careful,
+    bounded,
+    check_round,
+    check_spent,
+    measured_run,
+    refuse_broken,
+    settings_of,
+)
+from rhfedmtl.deploy.cloud.partners import WAY_OUT
 from rhfedmtl.deploy.cloud.prices import measured_cost
-from rhfedmtl.deploy.cloud.remote_network import WAY_OUT, RemoteNetwork, census
+from rhfedmtl.deploy.cloud.progress import TrainingFiles, TrainingProgress
+from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, unwritten
 from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.errors import BudgetError, ConfigError, DataError, PeerError, RHFedMTLError
-from rhfedmtl.failpoints import failpoint
-from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
-from rhfedmtl.policies.base import Policy, Situation, least_of
+from rhfedmtl.policies.base import Policy, Situation
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.billing import Placement, event_totals
-from rhfedmtl.resources.costs import Budget, Cost, amounts_text, read_resources
+from rhfedmtl.resources.billing import Placement
+from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.roles.messages import Noising
-from rhfedmtl.roles.words import how_many
 from rhfedmtl.runs.records import summary
 from rhfedmtl.training import checkpoint, snapshot
-from rhfedmtl.training.privacy import RESOURCE, STATEMENT, Privacy, PrivatePlan, planned
-from rhfedmtl.training.run import Progress, Result, Run, mean
+from rhfedmtl.training.privacy import Privacy, PrivatePlan, planned
+from rhfedmtl.training.run import Progress, Run
 
-BILL_S = 2.0
 Ready = Callable[..., list[str]]
 """Waits so many seconds for all that are expected, or only for ``members``, and says who is not there."""
-MOST_POINTS = 500
-"""Points of the curve that the cloud remembers of its trainings."""
 
 
 class Training(StrEnum):
@@ -106,7 +105,12 @@ class Shortener(checkpoint.Keeper):
 
 
 class Trainer:
-    """Runs what operators order, and knows how it stands. A cloud that comes back takes up what was going on."""
+    """Runs the trainings that operators order, each after the other, in a thread.
+
+    `Commands` orders and stops trainings. The journal keeps every order and every answer, so a cloud that was killed
+    continues the same training. `TrainingProgress` shows it, and `TrainingFiles` keeps its result. The trainer never
+    talks to a station itself: `RemoteNetwork` does.
+    """
 
     def __init__(
         self,
@@ -117,22 +121,19 @@ class Trainer:
         log: Log,
         meters: Meters,
     ) -> None:
-        self._config, self._journal, self._log, self._meters = config, journal, log, meters
+        self._config, self._journal, self._log = config, journal, log
         self._ready = ready
         self._kind = kind_of(config.learning.classes)
         self._algorithm = algorithm_of(config.learning.job())
         self.network = RemoteNetwork(config, self._algorithm.method, journal, memberships)
         self.measured = config.resources.measured  # types, in the present training
         self._run: Run | None = None
-        self._result: Result | None = None
         self._silent: list[str] = []  # who was waited for in vain before the last certificate
-        self.network.on_excluded = self._note_excluded
+        self.network.partners.on_excluded = self._note_excluded
         self._thread = threading.Thread(target=self._work, name="training", daemon=True)
         self._machine = Machine(TRAINING, Training.RECOVERING if journal.replaying else Training.IDLE)
-        self._facts: dict[str, Any] = {}
-        self._curve: list[dict[str, Any]] = []
-        self._bill: dict[tuple[int, int], dict[str, float]] = {}
-        self._bill_due = 0.0
+        self.progress = TrainingProgress(config, self.network, log, meters)
+        self.files = TrainingFiles(config, self.progress)
         journal.caught_up = self._catch_up
 
     @property
@@ -143,34 +144,16 @@ class Trainer:
     @property
     def status(self) -> dict[str, Any]:
         """Where the training stands, and what is known of it."""
-        return {"state": self.state.value, **self._facts}
-
-    def bill(self) -> dict[tuple[int, int], dict[str, float]]:
-        """What each terminal, by (station, terminal), and each station itself, with terminal -1, took of every type.
-
-        While a training runs it is added up anew at most every `BILL_S` seconds, however many look on.
-        """
-        run, now = self._run, time.monotonic()
-        if run is not None and (now >= self._bill_due or self.state is not Training.RUNNING):
-            bill: dict[tuple[int, int], dict[str, float]] = {}
-            for name, by_node in run.ledger.totals("task", "terminal").items():
-                for node, amount in by_node.items():
-                    bill.setdefault(node, {})[name] = amount
-            self._bill_due, self._bill = now + BILL_S, bill
-        return self._bill
-
-    def curve(self) -> list[dict[str, Any]]:
-        """Rounds since the cloud was started, thinned out where they are many."""
-        return list(self._curve)
+        return {"state": self.state.value, **self.progress.facts}
 
     def order(self, spec: dict[str, Any]) -> None:
         """Begin a training, or go on with a larger budget; refused while one is under way, or if none could follow."""
         if not self._machine.takes("order"):
-            raise ConfigError(f"a training is {self.state}: {self._facts.get('error', 'stop it first')}")
+            raise ConfigError(f"a training is {self.state}: {self.progress.facts.get('error', 'stop it first')}")
         spec = {**spec, "measured": self._measured(spec)}
         Ledger(*self._resources(spec))
         self._machine.on("order")
-        self._facts = {"spec": spec}
+        self.progress.facts = {"spec": spec}
         self._journal.order(json.dumps(spec))
 
     def _note_excluded(self, station: int, reason: str) -> None:
@@ -181,11 +164,6 @@ class Trainer:
             f"certificate, and the other tasks go on. {WAY_OUT}"
         )
         self._log("excluded", "error", again=self._journal.replaying, peer=f"station {station}", reason=words)
-
-    def _excluded(self) -> dict[str, str]:
-        """Tasks that are left out, and what their stations told."""
-        tasks = self._config.learning.tasks
-        return {tasks[b]: f"station {b} told {reason}" for b, reason in sorted(self.network.excluded.items())}
 
     def stop(self) -> None:
         """End the training after the present round, or before the first one while it waits for somebody."""
@@ -201,28 +179,6 @@ class Trainer:
             self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def save(self, folder: Path) -> list[str]:
-        """Write the models with their certificate, and the ledger, of the last training that ended."""
-        if self._result is None:
-            raise ConfigError("nothing to export yet: no training has ended; begin one with `rhfedmtl network train`")
-        folder.mkdir(parents=True, exist_ok=True)
-        self._models(self._result).save(folder / "model.npz")
-        self._result.ledger.save(folder / "ledger.json")
-        (folder / "result.json").write_text(json.dumps(self.status, indent=1) + "\n")
-        return ["model.npz", "ledger.json", "result.json"]
-
-    def _put_by(self) -> None:
-        """Keep what came out where it can be had without a running cloud; the old goes once the new is whole."""
-        place = self._config.result
-        draft = place.with_name(f"{place.name}.draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        failpoint("result", "before")
-        self.save(draft)
-        shutil.rmtree(place, ignore_errors=True)
-        failpoint("result", "between")
-        draft.rename(place)
-        failpoint("result", "after")
-
     def _work(self) -> None:
         """Take orders until the cloud closes."""
         try:
@@ -235,14 +191,14 @@ class Trainer:
         except Exception as error:
             self._machine.on("break")
             reason = unwritten(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            self._facts |= {"error": str(reason)}
+            self.progress.facts |= {"error": str(reason)}
             self._log("training broke", "error", reason=str(reason))
             if not isinstance(error, RHFedMTLError):
                 raise
 
     def _one(self, spec: dict[str, Any]) -> None:
         """One training, from the order to its end."""
-        self._facts = {"spec": spec}
+        self.progress.facts = {"spec": spec}
         self._catch_up()
         self._log("training begins", again=self._journal.replaying, **spec)
         try:
@@ -257,15 +213,15 @@ class Trainer:
         again = self._journal.replaying
         found = json.loads(self._journal.mark("end", json.dumps(end)))
         event = _EVENTS.get(found.pop("state"), "end")
-        self._facts |= found
-        told = {name: fact for name, fact in self._facts.items() if name not in ("spec", "local_steps")}
+        self.progress.facts |= found
+        told = {name: fact for name, fact in self.progress.facts.items() if name not in ("spec", "local_steps")}
         self._log("training ended", again=again, **told)
         if self._journal.replaying:  # another training follows: nobody is to take this one for the last
             return
         self._machine.on(event)
         if event == "end":
             self._log.over("training failed")
-            self._put_by()
+            self.files.put_by(self.status)
 
     def _catch_up(self) -> None:
         """Note when the end of the journal is reached."""
@@ -292,34 +248,33 @@ class Trainer:
                 if self._journal.stopped():  # which left no station the time to answer
                     return _STOPPED_EARLY
                 raise
-            self._take_up(run, self._journal.begun())
-            self._check_round(run)
-            self._run = run
+            try:
+                if (checkpoint_file := self._journal.begun()) is not None:
+                    snapshot.resume(run, checkpoint.read(checkpoint_file))
+            except DataError as error:
+                raise CorruptError(f"{error}; put back a copy, or begin anew with `rhfedmtl network reset`") from None
+            check_round(run, self._config.learning.least_steps)
+            self._run = self.progress.run = run
         else:
-            self._check_left(self._run.ledger.spent, budget)
-            budget = self._check_bound(self._run, private, budget)
+            check_spent(self._run.ledger.spent, budget)
+            budget = bounded(self._run, private, budget)
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
             self._run.meet()
         policy, self._silent = self._policy(cost), []
         result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
         refuse_broken(result.certificate)
-        excluded = self._excluded()
-        self._result = result
+        excluded = self.progress.excluded()
+        self.files.keep(result, self._algorithm.method.loss)
         found: dict[str, Any] = plain(summary(result))
         found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot), "left": plain(result.ledger.left)}
         found |= {"round": result.rounds, "cloud_round": result.cloud_rounds}
         found |= {"certified_round": result.certificate.round, "silent": self._silent, "excluded": excluded}
-        found["absent"] = self._absent(result.certificate)
+        found["absent"] = self.progress.absent(result.certificate)
         if result.certificate.round < result.rounds and not self._silent:
-            found["incomplete"] = self.network.incomplete
+            found["incomplete"] = self.network.partners.incomplete
         found["local_steps"] = (found["local_steps"] or [0])[-1]
         return found
-
-    def _absent(self, certificate: Certificate) -> list[str]:
-        """Terminals that a certificate counts at their worst, with their rows."""
-        sizes = self.network.sizes
-        return [f"terminal {t} ({how_many(int(sizes[t]), 'row')})" for t in certificate.absent if t < len(sizes)]
 
     def _all_back(self) -> bool:
         """Wait, before a last certificate is tried for again, for members that are silent; whether all are there."""
@@ -345,62 +300,6 @@ class Trainer:
         self._algorithm, plan = planned(learning.algorithm, options, self._kind, start, private, network.shape)
         network.hide(self._algorithm.method, Noising(plan.clip, plan.noise, plan.delta))
         return plan.ledger(ledger), plan
-
-    @staticmethod
-    def _check_bound(run: Run, private: Privacy | None, budget: Budget) -> Budget:
-        """Limits of a training that goes on; a bound is for all of them together, and a certificate is the end."""
-        known = run.private.privacy if run.private else None
-        if (known is None) != (private is None) or (known and private and known != private):
-            raise ConfigError(
-                f"this network has learned with {known or 'no bound'}, and what was told stays told: go on with the "
-                "same, or forget it with `rhfedmtl network reset`"
-            )
-        if run.private is None:
-            return budget
-        if run.state.certificate is not None and np.isfinite(run.state.certificate.gap):
-            raise ConfigError(
-                "the one certificate of a private training is told, and its bound is spent: begin anew with "
-                "`rhfedmtl network reset`, where the owners of terminals allow more: a larger epsilon in terminal.toml"
-            )
-        return Budget({**budget, RESOURCE: run.private.privacy.mu**2})
-
-    def _check_round(self, run: Run) -> None:
-        """Refuse, before anybody works, a budget that cannot pay one round with the smallest H that terminals allow.
-
-        Who told in round zero what cannot be is no member any more, and in no price.
-        """
-        least = self._config.learning.least_steps
-        if run.state.round or run.ledger.can_afford(_price_of_round(run, least)):
-            return
-        run.meet()
-        price = _price_of_round(run, least)
-        if run.ledger.can_afford(price):
-            return
-        situation = run.situation()
-        most = run.pricing.one_round(situation, least_of(situation, least))
-        work = f"{least} steps" if least else "one pass over its own rows"
-        raise BudgetError(
-            f"{run.pricing.shortage} cannot pay one round in which every terminal takes {work}, which costs "
-            f"{amounts_text(price)}: {run.pricing.way_out(most)}. Fewer steps than a pass, which let a station "
-            "reconstruct rows, take a new network with --least-steps and a line of every owner"
-        )
-
-    @staticmethod
-    def _check_left(spent: dict[str, float], budget: Budget) -> None:
-        for name, limit in budget.items():
-            if spent.get(name, 0.0) > limit:
-                raise BudgetError(
-                    f"{name}: {spent[name]:.12g} is spent already, and a budget is for all trainings together: give "
-                    f"more than {limit:.12g}, or forget them with `rhfedmtl network reset`"
-                )
-
-    @staticmethod
-    def _take_up(run: Run, path: Path | None) -> None:
-        try:
-            if path is not None:
-                snapshot.resume(run, checkpoint.read(path))
-        except DataError as error:
-            raise CorruptError(f"{error}; put back a copy, or begin anew with `rhfedmtl network reset`") from None
 
     def _resources(self, spec: dict[str, Any]) -> tuple[Cost, Budget]:
         resources, measured = self._config.resources, spec.get("measured", self.measured)
@@ -434,83 +333,6 @@ class Trainer:
         return Careful(policy, least, self._config.resources.deadline if timed else None, masked)
 
     def _watch(self, progress: Progress) -> bool:
-        ledger, run = progress.left, self._run
-        assert run is not None
-        certificate = progress.certificate
-        facts: dict[str, Any] = {
-            "round": progress.round,
-            "cloud_round": progress.cloud_round,
-            "local_steps": int(run.state.observed[-1].local_steps.max(initial=0)),
-            "answered": run.state.observed[-1].answers.tolist(),
-            "spent": run.ledger.spent,
-            "left": ledger,
-            "primal": certificate.primal if certificate else None,
-            "dual": certificate.dual if certificate else None,
-            "gap": certificate.gap if certificate else None,
-            "relative_gap": certificate.relative_gap if certificate else None,
-            "certified_round": certificate.round if certificate else None,
-            "excluded": self._excluded(),
-            "absent": self._absent(certificate) if certificate else [],
-            **{name: mean(values) for name, values in progress.metrics.items()},
-        }
-        self._facts = {**self._facts, **plain(facts)}
-        self._curve.append({name: fact for name, fact in self._facts.items() if name not in ("spec", "answered")})
-        if len(self._curve) > MOST_POINTS:
-            del self._curve[1::2]
-        self._measure(progress)
-        self._log("round", "debug", **facts)
-        return not self._journal.stopped()
-
-    def _measure(self, progress: Progress) -> None:
         assert self._run is not None
-        self._meters.round.set(progress.round)
-        if progress.certificate is not None:
-            self._meters.gap.set(progress.certificate.gap)
-        for name, values in progress.metrics.items():
-            self._meters.accuracy.labels(name).set(mean(values))
-        for name, amount in self._run.ledger.spent.items():
-            self._meters.spent.labels(name).set(amount)
-        for name, amount in progress.left.items():
-            self._meters.left.labels(name).set(amount)
-
-    def _models(self, result: Result) -> TaskModels:
-        learning = self._config.learning
-        return TaskModels(
-            models=result.models,
-            scalers=tuple(result.scalers),
-            tasks=np.array(learning.tasks),
-            classes=np.array(learning.classes, dtype=np.str_),
-            n_features=learning.features,
-            loss=self._algorithm.method.loss,
-            feature_names=learning.feature_names,
-            certificate=result.certificate,
-            ledger={"spent": result.ledger.spent, "budget": dict(result.ledger.budget)},
-            provenance={
-                "network": self._config.node.network,
-                "algorithm": learning.algorithm,
-                "seed": learning.seed,
-                "options": json.loads(learning.job().options),
-                **({} if result.private is None else {STATEMENT: result.private.statement()}),
-                **({"without_certificate": excluded} if (excluded := self._excluded()) else {}),
-            },
-        )
-
-
-def _price_of_round(run: Run, least: int) -> dict[str, float]:
-    """What a server iteration of one round costs with so many steps, or, with 0, one pass over each terminal's rows."""
-    situation = run.situation()
-    steps = least or np.maximum(situation.sizes, 1)
-    return event_totals(situation.prices, situation.cloud_event(), situation.round_event(steps))
-
-
-def refuse_broken(certificate: Certificate) -> None:
-    """A training whose objective lies below its bound has failed, whatever it was to end with."""
-    if certificate.broken:
-        names = ", ".join(map(str, certificate.suspects))
-        blamed = f" The numbers of station {names} cannot be true: its losses lie below what its duals prove."
-        blamed = blamed if names else ""
-        raise PeerError(
-            f"the certificate is broken: in round {certificate.round} the objective {certificate.primal:.6g} lies "
-            f"{-certificate.gap:.2g} below its bound.{blamed} A node told what cannot be, or was put back from an old "
-            "copy: remove it, or begin anew with `rhfedmtl network reset`"
-        )
+        self.progress.note(self._run, progress)
+        return not self._journal.stopped()

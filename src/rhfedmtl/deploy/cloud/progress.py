@@ -1,0 +1,166 @@
+"""The trainings of a network as operators see them: progress, curve and bill, and files with the result."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.deploy.cloud.config import CloudConfig
+from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork
+from rhfedmtl.deploy.node.log import Log, Meters
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.failpoints import failpoint
+from rhfedmtl.maths.losses import Loss
+from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.plain import plain
+from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.words import how_many
+from rhfedmtl.training.privacy import STATEMENT
+from rhfedmtl.training.run import Progress, Result, Run, mean
+
+BILL_S = 2.0
+"""While a training runs, the bill is added up again at most so often."""
+MOST_POINTS = 500
+"""Points of the curve that the cloud remembers of its trainings."""
+
+
+class TrainingProgress:
+    """The present facts of a training, the curve of its rounds, and the bill of each node.
+
+    `Trainer` notes every round here, and `Commands` reads. It also sets the meters and writes the log. It never changes
+    the training.
+    """
+
+    def __init__(self, config: CloudConfig, network: RemoteNetwork, log: Log, meters: Meters) -> None:
+        self._config, self._network, self._log, self._meters = config, network, log, meters
+        self.run: Run | None = None
+        self.facts: dict[str, Any] = {}
+        """Facts about the present training, or about the last."""
+        self._curve: list[dict[str, Any]] = []
+        self._bill: dict[tuple[int, int], dict[str, float]] = {}
+        self._bill_due = 0.0
+
+    def bill(self, *, running: bool) -> dict[tuple[int, int], dict[str, float]]:
+        """Return the use of every type by each terminal (station, terminal), and by each station (station, -1).
+
+        While a training is ``running`` the bill may be some seconds old.
+        """
+        now = time.monotonic()
+        if self.run is not None and (now >= self._bill_due or not running):
+            bill: dict[tuple[int, int], dict[str, float]] = {}
+            for name, by_node in self.run.ledger.totals("task", "terminal").items():
+                for node, amount in by_node.items():
+                    bill.setdefault(node, {})[name] = amount
+            self._bill_due, self._bill = now + BILL_S, bill
+        return self._bill
+
+    def curve(self) -> list[dict[str, Any]]:
+        """Return the rounds since the cloud was started, thinned out if they are many."""
+        return list(self._curve)
+
+    def excluded(self) -> dict[str, str]:
+        """Return the tasks of excluded stations, with the reasons."""
+        tasks = self._config.learning.tasks
+        return {tasks[b]: f"station {b} told {reason}" for b, reason in sorted(self._network.excluded.items())}
+
+    def absent(self, certificate: Certificate) -> list[str]:
+        """Return the terminals that a certificate counts at their worst, with their rows."""
+        sizes = self._network.sizes
+        return [f"terminal {t} ({how_many(int(sizes[t]), 'row')})" for t in certificate.absent if t < len(sizes)]
+
+    def note(self, run: Run, progress: Progress) -> None:
+        """Take the facts of a round."""
+        certificate, meters = progress.certificate, self._meters
+        metrics = {name: mean(values) for name, values in progress.metrics.items()}
+        facts: dict[str, Any] = {
+            "round": progress.round,
+            "cloud_round": progress.cloud_round,
+            "local_steps": int(run.state.observed[-1].local_steps.max(initial=0)),
+            "answered": run.state.observed[-1].answers.tolist(),
+            "spent": run.ledger.spent,
+            "left": progress.left,
+            "primal": certificate.primal if certificate else None,
+            "dual": certificate.dual if certificate else None,
+            "gap": certificate.gap if certificate else None,
+            "relative_gap": certificate.relative_gap if certificate else None,
+            "certified_round": certificate.round if certificate else None,
+            "excluded": self.excluded(),
+            "absent": self.absent(certificate) if certificate else [],
+            **metrics,
+        }
+        self.facts = {**self.facts, **plain(facts)}
+        self._curve.append({name: fact for name, fact in self.facts.items() if name not in ("spec", "answered")})
+        if len(self._curve) > MOST_POINTS:
+            del self._curve[1::2]
+        meters.round.set(progress.round)
+        if certificate is not None:
+            meters.gap.set(certificate.gap)
+        for name, value in metrics.items():
+            meters.accuracy.labels(name).set(value)
+        for name, amount in run.ledger.spent.items():
+            meters.spent.labels(name).set(amount)
+        for name, amount in progress.left.items():
+            meters.left.labels(name).set(amount)
+        self._log("round", "debug", **facts)
+
+
+class TrainingFiles:
+    """The result of the last training that ended, as files: models with their certificate, ledger, status.
+
+    `Trainer` keeps a result here and puts it by; `OperatorApi` exports it. It never computes anything.
+    """
+
+    def __init__(self, config: CloudConfig, progress: TrainingProgress) -> None:
+        self._config, self._progress = config, progress
+        self._last: tuple[Result, Loss] | None = None
+
+    def keep(self, result: Result, loss: Loss) -> None:
+        """Take the result of a training, and the loss that it was trained with."""
+        self._last = result, loss
+
+    def save(self, folder: Path, status: dict[str, Any]) -> list[str]:
+        """Write the files into a folder, and return their names."""
+        if self._last is None:
+            raise ConfigError("nothing to export yet: no training has ended; begin one with `rhfedmtl network train`")
+        learning, (result, loss) = self._config.learning, self._last
+        folder.mkdir(parents=True, exist_ok=True)
+        models = TaskModels(
+            models=result.models,
+            scalers=tuple(result.scalers),
+            tasks=np.array(learning.tasks),
+            classes=np.array(learning.classes, dtype=np.str_),
+            n_features=learning.features,
+            loss=loss,
+            feature_names=learning.feature_names,
+            certificate=result.certificate,
+            ledger={"spent": result.ledger.spent, "budget": dict(result.ledger.budget)},
+            provenance={
+                "network": self._config.node.network,
+                "algorithm": learning.algorithm,
+                "seed": learning.seed,
+                "options": json.loads(learning.job().options),
+                **({} if result.private is None else {STATEMENT: result.private.statement()}),
+                **({"without_certificate": excluded} if (excluded := self._progress.excluded()) else {}),
+            },
+        )
+        models.save(folder / "model.npz")
+        result.ledger.save(folder / "ledger.json")
+        (folder / "result.json").write_text(json.dumps(status, indent=1) + "\n")
+        return ["model.npz", "ledger.json", "result.json"]
+
+    def put_by(self, status: dict[str, Any]) -> None:
+        """Keep the files in the cloud's folder, for a time without a running cloud; then delete the old files."""
+        place = self._config.result
+        draft = place.with_name(f"{place.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        failpoint("result", "before")
+        self.save(draft, status)
+        shutil.rmtree(place, ignore_errors=True)
+        failpoint("result", "between")
+        draft.rename(place)
+        failpoint("result", "after")
