@@ -14,10 +14,10 @@ import numpy as np
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.service import CloudService
 from rhfedmtl.deploy.methods import method_of
+from rhfedmtl.deploy.node.acceptor import PeerSession
 from rhfedmtl.deploy.node.config import read_station, read_terminal
 from rhfedmtl.deploy.node.credentials import Credentials, PeerCertificate
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD, TERMINAL_TO_STATION, Dialogue
-from rhfedmtl.deploy.node.link import PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.terminal.service import TerminalService

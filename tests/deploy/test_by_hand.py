@@ -156,7 +156,7 @@ def test_the_reason_why_a_station_is_refused_stands_under_it(tmp_path: Path) -> 
         acceptor = cloud.stations.acceptor
         peer = inside.Peer(inside.STATION_TO_CLOUD, folder, "station-1").peer
         try:
-            with acceptor._noting_refusals(peer):
+            with acceptor._stream_of(peer):
                 raise PeerError("protocols 1 to 2 do not include 3")
         except PeerError:
             pass

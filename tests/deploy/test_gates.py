@@ -40,11 +40,12 @@ from rhfedmtl.deploy.local import supervisor as supervisor_module
 from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node import log as logs
 from rhfedmtl.deploy.node import serve, server
+from rhfedmtl.deploy.node.acceptor import GREETING_BYTES, STREAMS
 from rhfedmtl.deploy.node.audit import NAME as AUDIT
 from rhfedmtl.deploy.node.audit import verified
 from rhfedmtl.deploy.node.config import Waits
 from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Credentials, Identity, PeerCertificate, new_key
-from rhfedmtl.deploy.node.link import GREETING_BYTES, QUEUED, SERVICE, STREAMS, Outbox, channel_options
+from rhfedmtl.deploy.node.link import QUEUED, SERVICE, Outbox, channel_options
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire

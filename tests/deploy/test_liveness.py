@@ -40,10 +40,10 @@ from rhfedmtl.deploy.cloud.rosters import AT_ONCE
 from rhfedmtl.deploy.cloud.service import CloudService
 from rhfedmtl.deploy.cloud.trainer import Training
 from rhfedmtl.deploy.node import serve as serving
+from rhfedmtl.deploy.node.acceptor import NotReadyError
 from rhfedmtl.deploy.node.config import Limits, read_station
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
 from rhfedmtl.deploy.node.job import load_rows
-from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import Journal, UnwrittenError
 from rhfedmtl.deploy.station.memory import NOWHERE

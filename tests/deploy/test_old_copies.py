@@ -29,9 +29,9 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.deploy.cloud.remote_network import Standing
 from rhfedmtl.deploy.local.supervisor import Supervisor
+from rhfedmtl.deploy.node.acceptor import NotReadyError
 from rhfedmtl.deploy.node.config import Waits, read_station
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
-from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError
 from rhfedmtl.deploy.operator import Operator

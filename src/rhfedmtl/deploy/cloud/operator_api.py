@@ -16,9 +16,10 @@ from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer
+from rhfedmtl.deploy.node.acceptor import first_message
 from rhfedmtl.deploy.node.audit import AuditTrail
 from rhfedmtl.deploy.node.credentials import OPERATOR, caller
-from rhfedmtl.deploy.node.link import SERVICE, first_message
+from rhfedmtl.deploy.node.link import SERVICE
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.node.state import refusal
 from rhfedmtl.deploy.wire import codec

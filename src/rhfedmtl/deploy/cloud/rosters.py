@@ -9,7 +9,7 @@ import time
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_requests import StationRequests
-from rhfedmtl.deploy.node.link import Acceptor
+from rhfedmtl.deploy.node.acceptor import Acceptor
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.station.memory import NOWHERE
 from rhfedmtl.deploy.wire import wire_pb2 as wire

@@ -18,9 +18,9 @@ from rhfedmtl.deploy.cloud.operator_api import OperatorApi
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
+from rhfedmtl.deploy.node.acceptor import NotReadyError
 from rhfedmtl.deploy.node.audit import NAME as AUDIT
 from rhfedmtl.deploy.node.audit import AuditTrail
-from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.node.state import CorruptError

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rhfedmtl.deploy.cloud.config import CloudConfig
-from rhfedmtl.deploy.node.link import Acceptor
+from rhfedmtl.deploy.node.acceptor import Acceptor
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.station.questions import MOST_SENT
 from rhfedmtl.deploy.wire import wire_pb2 as wire

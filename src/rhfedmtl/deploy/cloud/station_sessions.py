@@ -15,9 +15,9 @@ from rhfedmtl.deploy.cloud.rosters import Rosters
 from rhfedmtl.deploy.cloud.station_requests import StationRequests
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
+from rhfedmtl.deploy.node.acceptor import Acceptor, PeerSession
 from rhfedmtl.deploy.node.credentials import STATION
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
-from rhfedmtl.deploy.node.link import Acceptor, PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError

@@ -1,6 +1,6 @@
-"""Streams between nodes: the lower end connects again whenever the link breaks, the upper end checks who calls.
+"""The lower end of a stream between nodes: it connects again whenever the link breaks.
 
-Streams carry bytes; what they mean is up to the services. Everything that can wait has a limit.
+Streams carry bytes; services give them a meaning. Every wait has a limit.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import contextlib
 import random
 import secrets
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
-import numpy as np
 from grpc import aio
 
 from rhfedmtl import __version__
-from rhfedmtl.deploy.node.config import Limits
-from rhfedmtl.deploy.node.credentials import Credentials, Identity, PeerCertificate, caller
+from rhfedmtl.deploy.node.credentials import Credentials, Identity
 from rhfedmtl.deploy.node.dialogues import Dialogue, StreamState, heard
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.node.server import LINK_S, Cutter, keep_alive
+from rhfedmtl.deploy.node.server import LINK_S, keep_alive
 from rhfedmtl.deploy.node.state import writing
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.wire import codec
@@ -31,16 +28,11 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.models import ModelMemory
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 from rhfedmtl.failpoints import failpoint
-from rhfedmtl.roles.messages import FLOAT64
 
 SERVICE = "rhfedmtl.v1"
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 2.0
 MOST_UNSAID = 2048
 """Tries for a link between two lines in the log, at most: about an hour."""
-GREETING_S = 10.0
-GREETING_BYTES = 1 << 12
-STREAMS = 2
-"""Streams of one certificate that are heard at once: one that stands, and one that is to take its place."""
 QUEUED = 64
 """Messages that wait for a peer that does not read; more cut the connection."""
 
@@ -66,10 +58,6 @@ def channel_options(above: Identity, message_bytes: int, link: float = LINK_S) -
 
 BROKEN = (PeerError, ConfigError, OSError, aio.InternalError, aio.UsageError, asyncio.InvalidStateError)
 """What ends a stream, and not the node: it tries again."""
-
-
-class NotReadyError(PeerError):
-    """A caller did nothing wrong, but comes too early."""
 
 
 class Outbox:
@@ -329,273 +317,3 @@ class Uplink:
         if self._outbox is not None:
             await self._outbox.close(1.0)
         self.again()
-
-
-async def first_message(context: Any) -> bytes:
-    """Return the single message of a call; a caller that sends nothing is refused."""
-    try:
-        data = await asyncio.wait_for(context.read(), GREETING_S)
-    except TimeoutError:
-        raise PeerError("a call that says nothing") from None
-    return b"" if data is aio.EOF else bytes(data)
-
-
-class PeerSession:
-    """The stream of one node below; a station may have thousands."""
-
-    __slots__ = (
-        *("_cut", "_dialogue", "_models", "_state", "heard", "incarnation", "number", "outbox", "peer"),
-        *("process", "reason", "rests", "since", "withdraws"),
-    )
-
-    def __init__(
-        self, dialogue: Dialogue, peer: PeerCertificate, context: Any, cut: Callable[[], object] = lambda: None
-    ) -> None:
-        self.peer = peer
-        self._dialogue, self._cut = dialogue, cut
-        self._state = Machine(dialogue.above, StreamState.GREETING)
-        self.number = peer.identity.number
-        self.outbox = Outbox(context.write)
-        self._models = ModelMemory()
-        self.since = time.time()
-        self.heard = time.monotonic()
-        self.reason = ""
-        self.incarnation = 0
-        self.rests = False
-        self.withdraws = False
-        self.process = ""
-
-    def read(self, data: bytes) -> tuple[str, Any, Any]:
-        """Name and content of what the peer said, and the message; what may not come now is refused."""
-        found = heard(self._dialogue.up, data, self._state)
-        self._models.heard(found[2])
-        return found
-
-    def send(self, **body: Any) -> bool:
-        """Queue a message; a peer that does not read is cut off."""
-        message = self._dialogue.down(**body)
-        return bool(self.send_message(message.WhichOneof("body"), message))
-
-    def send_message(self, name: str, message: Any, dtype: np.dtype[Any] = FLOAT64) -> int:
-        """The same for a message with models of this type; how many bytes went out."""
-        data = self._models.shortened(message, dtype).SerializeToString()
-        if self.outbox.put(name, data):
-            return len(data)
-        self.end("it does not read what it is sent")
-        return 0
-
-    def end(self, reason: str) -> None:
-        """Cut the connection."""
-        if not self.reason:
-            self.reason = reason
-            self._cut()
-
-
-class Rate:
-    """So many messages a second, and as many at once."""
-
-    __slots__ = ("_at", "_left", "_per_second")
-
-    def __init__(self, per_second: float) -> None:
-        self._per_second = per_second
-        self._left, self._at = per_second, time.monotonic()
-
-    def allows(self) -> bool:
-        """Count a message."""
-        now = time.monotonic()
-        self._left = min(self._per_second, self._left + (now - self._at) * self._per_second) - 1.0
-        self._at = now
-        return self._left >= 0.0
-
-
-Greeter = Callable[[PeerSession, wire.Hello], wire.Welcome]
-Receiver = Callable[[PeerSession, bytes], Awaitable[None]]
-
-
-class Acceptor:
-    """The service that nodes below attach to: lets in who may, and drops who misbehaves; the others go on."""
-
-    def __init__(
-        self,
-        dialogue: Dialogue,
-        network: str,
-        role: str,
-        limits: Limits,
-        log: Log,
-        meters: Meters,
-        *,
-        greeting_s: float = GREETING_S,
-    ) -> None:
-        self._dialogue, self._network, self._role = dialogue, network, role
-        self._limits, self._log, self._meters = limits, log, meters
-        self.sessions: dict[int, PeerSession] = {}
-        self.revoked: set[str] = set()
-        self._serials: dict[int, str] = {}
-        self._barred: dict[int, float] = {}
-        self._rates: dict[int, Rate] = {}
-        self._streams: Counter[str] = Counter()
-        self._refused_last = ""
-        self.refusals: dict[int, str] = {}
-        """Why a node was refused last, until it is let in."""
-        self.cutter = Cutter()
-        self._greeting_s = greeting_s
-
-    def handler(self, greet: Greeter, receive: Receiver, gone: Callable[[PeerSession], None]) -> grpc.GenericRpcHandler:
-        """Handler of the service: ``greet`` answers a hello, ``receive`` takes what follows."""
-
-        async def attach(_: Any, context: Any) -> None:
-            session: PeerSession | None = None
-            try:
-                peer = caller(context.auth_context())
-                with self._one_of_few(peer), self._noting_refusals(peer):
-                    session = await self._let_in(peer, context, greet)
-                    await self._converse(session, context, receive)
-            except NotReadyError as error:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-            except PeerError as error:
-                await self._refuse(context, session, str(error))
-            except TimeoutError:
-                await self._refuse(context, session, "no greeting in time")
-            except (ValueError, TypeError, ArithmeticError) as error:
-                # Nothing that a peer says may end more than its own stream.
-                self._log.seldom("unexpected", "error", reason=f"{type(error).__name__}: {error}")
-                await self._refuse(context, session, "a message that cannot be used")
-            except asyncio.CancelledError:
-                if session is None or not session.reason:
-                    raise
-                await self._refuse(context, session, session.reason)
-            finally:
-                self.cutter.add(context.peer())
-                if session is not None and self.sessions.get(session.number) is session:
-                    del self.sessions[session.number]
-                    self._meters.connected.labels(self._role).set(len(self.sessions))
-                    gone(session)
-
-        method = grpc.stream_stream_rpc_method_handler(attach)
-        return grpc.method_handlers_generic_handler(f"{SERVICE}.{self._dialogue.service}", {"Attach": method})
-
-    @contextlib.contextmanager
-    def _one_of_few(self, peer: PeerCertificate) -> Iterator[None]:
-        """Hear few streams of one certificate at once: the others end before a word of them is read."""
-        if self._streams[peer.serial] >= STREAMS:
-            raise PeerError(f"{peer.identity} has {STREAMS} streams open already")
-        self._streams[peer.serial] += 1
-        try:
-            yield
-        finally:
-            self._streams[peer.serial] -= 1
-            if not self._streams[peer.serial]:
-                del self._streams[peer.serial]
-
-    @contextlib.contextmanager
-    def _noting_refusals(self, peer: PeerCertificate) -> Iterator[None]:
-        """Keep who was refused last: that is over when it is let in."""
-        try:
-            yield
-        except PeerError as error:
-            identity = peer.identity
-            self._refused_last = str(identity)
-            # A peer that has to wait was refused for an earlier reason.
-            waits = isinstance(error, NotReadyError) or self.bars(identity.number)
-            if (identity.network, identity.role) == (self._network, self._role) and not waits:
-                self.refusals[identity.number] = f"refused: {error}"
-            raise
-
-    async def _let_in(self, peer: PeerCertificate, context: Any, greet: Greeter) -> PeerSession:
-        who = peer.identity
-        if who.network != self._network or who.role != self._role:
-            raise PeerError(f"{who.uri} may not speak here: this is for {self._role}s of {self._network}")
-        if peer.serial in self.revoked:
-            raise PeerError(f"the certificate of {who} was revoked")
-        if self.bars(who.number):
-            raise PeerError(f"{who} misbehaved and is not let in for {self._limits.quarantine:g} s")
-        data = await asyncio.wait_for(context.read(), self._greeting_s)
-        if data is aio.EOF:
-            raise NotReadyError("gone before a greeting")
-        if len(data) > GREETING_BYTES:
-            raise PeerError(f"a greeting of {len(data)} bytes: it may have {GREETING_BYTES}")
-        task = asyncio.current_task()
-        session = PeerSession(self._dialogue, peer, context, task.cancel if task else lambda: None)
-        _, hello, _ = session.read(data)
-        trouble = codec.check_version(hello)
-        if trouble:
-            raise PeerError(trouble)
-        if hello.node != who.number or hello.network != who.network:
-            raise PeerError(f"{who} says that it is {self._role} {hello.node} of {hello.network[:42]!r}")
-        session.process = hello.process
-        self._refuse_double(session)
-        session.send(welcome=greet(session, hello))
-        old = self.sessions.pop(who.number, None)
-        if old is not None:
-            old.end("another connection took its place")
-        self.sessions[who.number] = session
-        self.refusals.pop(who.number, None)
-        self._meters.connected.labels(self._role).set(len(self.sessions))
-        self._meters.connects.inc()
-        if str(who) == self._refused_last:
-            self._log.over("refused")
-        self._log.seldom("connected", peer=str(who), serial=peer.serial, software=hello.software[:40])
-        if (before := self._serials.get(who.number)) not in (None, peer.serial):
-            self._log.seldom("new key", peer=str(who), serial=peer.serial, before=before)
-        self._serials[who.number] = peer.serial
-        return session
-
-    def _refuse_double(self, session: PeerSession) -> None:
-        """A node that runs twice is heard once: two that take each other's place would start anew again and again."""
-        there = self.sessions.get(session.number)
-        if there is not None and there.process != session.process:
-            raise PeerError(
-                f"{session.peer.identity} is connected already, by another process: does it run twice? If that one is "
-                "gone, its connection ends within seconds"
-            )
-
-    async def _converse(self, session: PeerSession, context: Any, receive: Receiver) -> None:
-        session.outbox.open()
-        # One for each peer and not for each connection: who connects anew goes on with what it has left.
-        rate = self._rates.setdefault(session.number, Rate(self._limits.messages))
-        try:
-            while (data := await context.read()) is not aio.EOF:
-                session.heard = time.monotonic()
-                self._meters.bytes.labels("up").inc(len(data))
-                if not rate.allows():
-                    raise PeerError(f"more than {self._limits.messages:g} messages a second")
-                await receive(session, data)
-        finally:
-            await session.outbox.close(0.5)
-            self._log.seldom("disconnected", peer=str(session.peer.identity), reason=session.reason)
-
-    async def _refuse(self, context: Any, session: PeerSession | None, reason: str) -> None:
-        """Tell the peer why, and end the call. Who misbehaves after it was let in has to wait."""
-        if session is not None and not session.reason:
-            self.bar(session.number)
-            self._log.seldom(
-                "quarantined", peer=str(session.peer.identity), reason=reason, seconds=self._limits.quarantine
-            )
-        self._meters.refused.labels("session" if session else "greeting").inc()
-        peer = str(session.peer.identity) if session else context.peer()
-        self._log.seldom("refused", "warning", peer=peer, reason=reason)
-        refusal = self._dialogue.down(refusal=wire.Refusal(code="refused", reason=reason))
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(context.write(refusal.SerializeToString()), 1.0)
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason[:400])
-
-    def bar(self, number: int) -> None:
-        """Do not let a node in for a while."""
-        self._barred[number] = time.monotonic() + self._limits.quarantine
-
-    def bars(self, number: int) -> bool:
-        """Whether a node misbehaved, and is not let in for now."""
-        return self._barred.get(number, 0.0) > time.monotonic()
-
-    def end_expired(self) -> None:
-        """Cut off whose certificate has come to its end: TLS looks at it only when a connection is made."""
-        for session in list(self.sessions.values()):
-            if session.peer.expired:
-                session.end("its certificate has expired")
-
-    def revoke(self, serials: set[str]) -> None:
-        """Certificates that count no more; whoever is connected with one is cut off."""
-        self.revoked = serials
-        for session in list(self.sessions.values()):
-            if session.peer.serial in serials:
-                session.end("its certificate was revoked")

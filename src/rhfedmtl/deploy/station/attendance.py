@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from rhfedmtl.deploy.node.acceptor import Acceptor, PeerSession
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.credentials import TERMINAL
 from rhfedmtl.deploy.node.dialogues import TERMINAL_TO_STATION
-from rhfedmtl.deploy.node.link import Acceptor, PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.memory import Memory
 from rhfedmtl.roles.secure.masked_sums import MaskRoom

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.deploy.node.acceptor import PeerSession
 from rhfedmtl.deploy.node.config import StationConfig
-from rhfedmtl.deploy.node.link import PeerSession
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.station.attendance import Attendance
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory

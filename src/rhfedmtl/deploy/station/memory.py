@@ -12,9 +12,9 @@ from dataclasses import replace
 from enum import StrEnum
 
 from rhfedmtl.deploy.methods import method_of
+from rhfedmtl.deploy.node.acceptor import NotReadyError
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.job import Agreement, matrix_of
-from rhfedmtl.deploy.node.link import NotReadyError
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.node.states import Machine, Table

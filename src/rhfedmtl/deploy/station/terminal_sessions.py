@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
+from rhfedmtl.deploy.node.acceptor import NotReadyError, PeerSession
 from rhfedmtl.deploy.node.config import StationConfig
-from rhfedmtl.deploy.node.link import NotReadyError, PeerSession
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.station.attendance import Attendance
 from rhfedmtl.deploy.station.membership import Membership
