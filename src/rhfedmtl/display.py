@@ -48,7 +48,8 @@ class Telling:
     """A watcher that says how a run goes on: in a notebook one bar that moves, elsewhere a line for each round."""
 
     def __init__(self, budget: Mapping[str, float]) -> None:
-        self._budget, self._notebook = budget, _in_notebook()
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        self._budget, self._notebook = budget, type(shell).__name__ == "ZMQInteractiveShell"
         self._bar: Any = None
         self._due = 0.0
 
@@ -72,12 +73,6 @@ class Telling:
             self._bar = shown.display(line, display_id=True)
         else:
             self._bar.update(line)
-
-
-def _in_notebook() -> bool:
-    """Whether there is a page to draw on."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 @dataclass

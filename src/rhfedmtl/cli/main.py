@@ -128,7 +128,10 @@ def main() -> None:
     except RHFedMTLError as error:
         words, status = str(error), error.status
     except OSError as error:
-        words, status = _of_files(error), 2
+        # Python does not name the file if it fails in the middle of writing.
+        reason, status = error.strerror or str(error), 2
+        words = f"cannot write: {reason}; make room, or write elsewhere, and give the command again"
+        words = words if error.filename is None else f"cannot use {error.filename}: {reason}"
     except RuntimeError as error:
         if NOWHERE not in str(error):
             raise
@@ -140,11 +143,3 @@ def main() -> None:
     else:
         typer.echo("\n".join(map(printable, f"error: {words}".split("\n"))), err=True)
     raise SystemExit(status)
-
-
-def _of_files(error: OSError) -> str:
-    """An error of a file in words; Python does not say of which where it fails in the middle of writing."""
-    reason = error.strerror or str(error)
-    if error.filename is None:
-        return f"cannot write: {reason}; make room, or write elsewhere, and give the command again"
-    return f"cannot use {error.filename}: {reason}"

@@ -71,7 +71,16 @@ def reproduce(
     from rhfedmtl.studies import reproduce as paper
 
     if not what:
-        _list({word: paper.titles(group) for word, group in paper.GROUPS.items()}, as_json)
+        titles = {word: paper.titles(group) for word, group in paper.GROUPS.items()}
+        if as_json:
+            print_json(titles)
+            return
+        for group, studies_of_group in titles.items():
+            typer.echo(f"{group}: {MEANING[group]}")
+            for name, title in studies_of_group.items():
+                fact(f"  {name}", title, 17)
+        typer.echo("published: tables of others, beside ours")
+        typer.echo("for example: rhfedmtl reproduce table3 --seeds 5")
         return
     if what == ["published"]:
         with spread(engine, address, workers) as makers, runs_bar(live=sys.stderr.isatty()) as watch:
@@ -107,19 +116,6 @@ def _show_published(lines: list[PrintedFigure], out: Path, as_json: bool) -> Non
     for source, words in published.DIFFERENCES.items():
         paragraph(f"{source}: {words}.", "  - ", "    ")
     typer.echo(f"saved in {saved}")
-
-
-def _list(titles: dict[str, dict[str, str]], as_json: bool) -> None:
-    """What there is to reproduce."""
-    if as_json:
-        print_json(titles)
-        return
-    for group, studies in titles.items():
-        typer.echo(f"{group}: {MEANING[group]}")
-        for name, title in studies.items():
-            fact(f"  {name}", title, 17)
-    typer.echo("published: tables of others, beside ours")
-    typer.echo("for example: rhfedmtl reproduce table3 --seeds 5")
 
 
 def _show(found: Reproduced, studies: list[StudySummary], out: Path) -> None:

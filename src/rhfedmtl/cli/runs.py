@@ -94,27 +94,19 @@ def _table(found: dict[str, Record]) -> None:
     for name in ("run", "algorithm", "data", "seed", "budget", "result", "relative gap"):
         right = name in ("seed", "result", "relative gap")
         table.add_column(name, justify="right" if right else "left", overflow="ellipsis", no_wrap=True)
-    short = _beginnings(list(found))
+    # As much of each name as tells it from the others: the time of a run if that is enough.
+    length = next((n for n in (15, 20) if len({name[:n] for name in found}) == len(found)), None)
     lines = {name: _line(known) for name, known in found.items()}
     for name, known in found.items():
         line = lines[name]
         budget = amounts_text(line["budget"])
         value = "refused" if known.result is None else _number(line["value"])
-        facts = short[name], line["algorithm"], line["data"], str(line["seed"]), budget, value
+        facts = name[:length], line["algorithm"], line["data"], str(line["seed"]), budget, value
         table.add_row(*facts, _number(line["relative_gap"]))
     console().print(table)
     shown = {line["metric"] for line in lines.values()}
     if words := [words for name, words in RESULTS.items() if name in shown]:
         typer.echo(f"result: {', '.join(words)}")
-
-
-def _beginnings(names: list[str]) -> dict[str, str]:
-    """Of every name as much as tells it from the others: the time of a run where that will do."""
-    for length in (15, 20):
-        short = {name: name[:length] for name in names}
-        if len(set(short.values())) == len(names):
-            return short
-    return {name: name for name in names}
 
 
 @app.command()

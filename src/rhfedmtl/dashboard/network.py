@@ -155,11 +155,19 @@ def view(network: Watched) -> str:
         return (
             f'<h1>Network</h1><p class="finding odds">{escape(network.trouble)}</p>{commands_html(_actions(network))}'
         )
-    status = network.status
+    status, training = network.status, network.status["training"]
     trouble = f'<p class="finding odds">{escape(network.trouble)}</p>' if network.trouble else ""
+    state, age = ("away", '<p class="text">As they were last seen.</p>') if network.trouble else ("connected", "")
+    stations = status["stations"]
+    present = sum(station["connected"] for station in stations)
+    cloud = f"cloud, round {training.get('round') or 0}, {present} of {len(stations)} stations"
+    waits = ", ".join(training.get("waits_for") or [])
+    below = "".join(_station(station) for station in stations)
     return (
         f"<h1>{escape(status['network'])}</h1>{trouble}{_training(network)}{_charts(network)}"
-        f'<section class="part" id="nodes"><h2>Nodes</h2>{_tree(network)}</section>'
+        f'<section class="part" id="nodes"><h2>Nodes</h2>{age}<p class="state {state}">{cloud}</p>'
+        f"{_small(f'waits for {waits}' if waits else '', status.get('last_error'))}"
+        f'<ul class="tree{" past" if network.trouble else ""}">{below}</ul></section>'
         f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
         f'<section class="part" id="actions"><h2>To act</h2><p class="text">This page only looks.</p>'
         f"{commands_html(_actions(network), 'more')}</section>"
@@ -220,19 +228,6 @@ def _charts(network: Watched) -> str:
             chart = LineChart(name.replace("_", "-"), title, x, y, series)
             drawn.append(figure_html("network", Section("curves", "", paired=True), chart))
     return f'<div class="charts">{"".join(drawn)}</div>'
-
-
-def _tree(network: Watched) -> str:
-    status, state = network.status, "away" if network.trouble else "connected"
-    seen = '<p class="text">As they were last seen.</p>' if network.trouble else ""
-    stations, training = status["stations"], status["training"]
-    here = sum(station["connected"] for station in stations)
-    line = f"cloud, round {training.get('round') or 0}, {here} of {len(stations)} stations"
-    waits = ", ".join(training.get("waits_for") or [])
-    trouble = [f"waits for {waits}" if waits else "", status.get("last_error")]
-    below = "".join(_station(station) for station in stations)
-    tree = f'<ul class="tree{" past" if network.trouble else ""}">{below}</ul>'
-    return f'{seen}<p class="state {state}">{line}</p>{_small(*trouble)}{tree}'
 
 
 def _small(*texts: Any) -> str:

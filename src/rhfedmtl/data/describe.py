@@ -21,7 +21,22 @@ def summary(data: Source | Federation) -> dict[str, Any]:
 
 def text(data: Source | Federation) -> str:
     """Sizes, classes and origin as text of at most 80 columns."""
-    return _source_text(data) if isinstance(data, Source) else _federation_text(data)
+    if isinstance(data, Federation):
+        return _federation_text(data)
+    facts = _source_summary(data)
+    sizes = np.array(list(facts["rows_per_task"].values()))
+    lines = [
+        ("rows", f"{facts['rows']:,} × {facts['features']} features ({facts['dtype']})"),
+        ("tasks", f"{facts['tasks']} ({_names(data.task_names)})"),
+        ("rows per task", _range(_spread(sizes))),
+        *_label_lines("labels", facts["labels"], data.kind),
+    ]
+    if facts["terminals"] is not None:
+        lines.append(("terminals", f"{facts['terminals']:,} by a column"))
+    if facts["groups"] is not None:
+        lines.append(("groups", f"{facts['groups']:,} (kept whole by --grouped)"))
+    columns = [("column", f"{name}: {what}") for name, what in data.treatment]
+    return _text(facts, [*lines, *columns])
 
 
 def _source_summary(source: Source) -> dict[str, Any]:
@@ -107,24 +122,6 @@ def _spread(values: npt.NDArray[Any]) -> dict[str, Any]:
         "mean": float(values.mean()),
         "greatest": values.max().item(),
     }
-
-
-def _source_text(source: Source) -> str:
-    """Readable form of ``_source_summary``."""
-    facts = _source_summary(source)
-    sizes = np.array(list(facts["rows_per_task"].values()))
-    lines = [
-        ("rows", f"{facts['rows']:,} × {facts['features']} features ({facts['dtype']})"),
-        ("tasks", f"{facts['tasks']} ({_names(source.task_names)})"),
-        ("rows per task", _range(_spread(sizes))),
-        *_label_lines("labels", facts["labels"], source.kind),
-    ]
-    if facts["terminals"] is not None:
-        lines.append(("terminals", f"{facts['terminals']:,} by a column"))
-    if facts["groups"] is not None:
-        lines.append(("groups", f"{facts['groups']:,} (kept whole by --grouped)"))
-    columns = [("column", f"{name}: {what}") for name, what in source.treatment]
-    return _text(facts, [*lines, *columns])
 
 
 def _federation_text(federation: Federation) -> str:

@@ -164,15 +164,14 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         if len(classes) < 2:
             raise DataError(f"y has one class only, {classes.tolist()[0]!r}: a classifier needs two or more")
         if self.class_weight is not None:
-            given = weights(sample_weight, len(y))
-            sample_weight = self._class_weights(y, codes, task) * (1.0 if given is None else given)
+            weight = weights(sample_weight, len(y))
+            if task is not None and isinstance(self.class_weight, str) and self.class_weight == "balanced":
+                # Balanced within each task.
+                by_class = class_weights(codes, np.unique(column(task, len(y), "task"), return_inverse=True)[1])
+            else:
+                by_class = np.asarray(compute_sample_weight(self.class_weight, y))
+            sample_weight = by_class * (1.0 if weight is None else weight)
         return codes, classes, sample_weight
-
-    def _class_weights(self, y: Array, codes: Array, task: Any) -> Array:
-        """Weight of every row by its class, balanced within each task."""
-        if task is None or not (isinstance(self.class_weight, str) and self.class_weight == "balanced"):
-            return np.asarray(compute_sample_weight(self.class_weight, y))
-        return class_weights(codes, np.unique(column(task, len(y), "task"), return_inverse=True)[1])
 
     def predict(self, X: Any, task: Any = None) -> Array:
         """Class of every row, by the model of its task."""

@@ -106,10 +106,14 @@ class _Graph:
                 column = self._node("Squeeze", ["scores", self._whole("column", [1])], "score")
                 above = self._node("Greater", [column, self._constant("threshold", np.zeros(1))], "above")
                 code = self._node("Cast", [above], "code", to=_element(np.dtype(np.int64)))
-            known = _label_array(model.classes)
-            self._tensor("labels", known)
+            labels = model.classes  # in a type that ONNX has: text, truth values, whole numbers or numbers
+            if labels.dtype.kind in "iuf":
+                labels = labels.astype(np.float64 if labels.dtype.kind == "f" else np.int64)
+            elif labels.dtype.kind != "b":
+                labels = labels.astype(str).astype(object)
+            self._tensor("labels", labels)
             self._node("Gather", ["labels", code], "label", axis=0)
-            self.outputs.append(("label", _element(known.dtype), ["rows"]))
+            self.outputs.append(("label", _element(labels.dtype), ["rows"]))
         if model.proper:
             # σ(score) of every column; several are divided by their sum, as every column was learned apart.
             n_classes = len(model.classes)
@@ -172,15 +176,6 @@ class _Graph:
 
         self.constants.append(numpy_helper.from_array(values, name))
         return name
-
-
-def _label_array(classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Labels in a type that ONNX has: text, truth values, whole numbers or numbers."""
-    if classes.dtype.kind in "iu":
-        return classes.astype(np.int64)
-    if classes.dtype.kind == "f":
-        return classes.astype(np.float64)
-    return classes if classes.dtype.kind == "b" else classes.astype(str).astype(object)
 
 
 def _element(dtype: np.dtype[Any]) -> int:

@@ -252,7 +252,11 @@ class _Planner:
             )
         H = steps_of(self.start, first)
         K = first.station_rounds
-        case, case_by = self._case()
+        case = case_by = None
+        if self.budget and self.start.gamma > 0.0:  # the policy's bound or, for other policies, the paper's
+            bound = self.policy if isinstance(self.policy, Theoretical) else Theoretical()
+            forecast = bound.forecast(self.start, int(self.start.sizes.max()) + 1)
+            case, case_by = theory.paper_choice(forecast.share, 1.0, self.start.sizes).case, bound.bound
         return PlanReport(
             policy=policy_name(self.policy),
             federation=self._shape(),
@@ -318,14 +322,6 @@ class _Planner:
         """Smallest and largest H under every station."""
         task, H = self.start.layout.terminal_task, self.dry_run.first.local_steps  # type: ignore[union-attr]
         return [[int(H[task == b].min()), int(H[task == b].max())] for b in range(self.start.layout.n_tasks)]
-
-    def _case(self) -> tuple[str | None, str | None]:
-        """Which of the paper's three cases the budget is, by the policy's bound or, for other policies, the paper's."""
-        if not self.budget or not self.start.gamma > 0.0:
-            return None, None
-        bound = self.policy if isinstance(self.policy, Theoretical) else Theoretical()
-        forecast = bound.forecast(self.start, int(self.start.sizes.max()) + 1)
-        return theory.paper_choice(forecast.share, 1.0, self.start.sizes).case, bound.bound
 
     def _most_steps(self) -> int:
         """How far curves go over H: past the largest terminal, at least to 64."""

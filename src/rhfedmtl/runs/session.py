@@ -49,15 +49,6 @@ def _federation(how: Execution, config: RunConfig) -> Federation:
     return outline
 
 
-def _chosen(how: Execution, config: RunConfig, federation: Federation, watch: Watcher | None) -> Chosen:
-    """The settings that a run asks to choose, chosen where its data is."""
-    if how.cluster is None or not (config.tune or config.to_choose):
-        return settled(config, federation, how=how, watch=watch)
-    with how.cluster.Pool() as pool:
-        found: Chosen = pool.submit(_settled, config, how).result()
-    return found
-
-
 def _settled(config: RunConfig, how: Execution) -> Chosen:
     return settled(config, config.federation(), how=replace(how, threads=1))
 
@@ -171,9 +162,13 @@ def begin(
 ) -> Session:
     """Read the data, choose what is to be chosen, and make a folder for a new run; within `ready`."""
     federation = _federation(how, config)
-    found = _chosen(how, config, federation, watch)
+    if how.cluster is None or not (config.tune or config.to_choose):
+        chosen = settled(config, federation, how=how, watch=watch)
+    else:  # where the data is
+        with how.cluster.Pool() as pool:
+            chosen = pool.submit(_settled, config, how).result()
     folder = records.new_folder(out, f"{config.algorithm}-{config.request.data}-{config.seed}")
-    return Session(config, found, how, federation, folder, seconds)
+    return Session(config, chosen, how, federation, folder, seconds)
 
 
 def read(folder: Path) -> Checkpoint:

@@ -71,14 +71,11 @@ def _curve(formula: str, epsilon: float) -> CostCurve:
     else:
         K = theory.rounds_authors(H, float(largest), theory.log_target([float(n)] * TASKS, epsilon))
     cost = theory.predicted_cost(K, TASKS * (STATION_PRICE + TERMINALS * H * STEP_PRICE), M)
-    chosen = [_choose(cost, K, budget) for budget in _budgets(cost)]
-    return CostCurve(formula, epsilon, H[:-1].tolist(), K[:-1].tolist(), cost[:-1].tolist(), chosen)
-
-
-def _budgets(cost: FloatArray) -> list[float]:
-    """A budget for each of the three cases: too little for any H, enough for some, more than any H needs."""
+    # A budget for each of the three cases: too little for any H, enough for some, more than any H needs.
     low, high = float(cost.min()), float(cost.max())
-    return [float(10 * round(x / 10)) for x in (0.8 * low, (low + high) / 2, 1.1 * high)]
+    budgets = [float(10 * round(x / 10)) for x in (0.8 * low, (low + high) / 2, 1.1 * high)]
+    chosen = [_choose(cost, K, budget) for budget in budgets]
+    return CostCurve(formula, epsilon, H[:-1].tolist(), K[:-1].tolist(), cost[:-1].tolist(), chosen)
 
 
 def _choose(cost: FloatArray, K: FloatArray, budget: float) -> CostChoice:

@@ -41,8 +41,11 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
     if len(result.study.along) < 2 or not (result.study.x or "").startswith("budget."):
         return []
     line = result.study.line(at)
-    values = {name: _values(result, name, line) for name in result.running}
-    known = {name: v for name, v in values.items() if v is not None}
+    known: dict[str, Float64Array] = {}  # metric at every place of the line, for every seed
+    for name in result.running:
+        values = [v for at in line if (v := result.values(name, at)) is not None]
+        if len(values) == len(line) and len({len(v) for v in values}) == 1:
+            known[name] = np.stack(values)
     if len({v.shape for v in known.values()}) != 1:
         return []
     weights = _weights(np.array(result.study.along, dtype=np.float64))
@@ -62,13 +65,6 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
         for name, rank in zip(known, ranks, strict=True)
     ]
     return sorted(rows, key=lambda row: row.rank)
-
-
-def _values(result: StudyResult, name: str, line: Sequence[At]) -> Float64Array | None:
-    """Metric at every place of the line, for every seed."""
-    found = [result.values(name, at) for at in line]
-    known = [values for values in found if values is not None]
-    return np.stack(known) if len(known) == len(line) and len({len(v) for v in known}) == 1 else None
 
 
 def _weights(x: Float64Array) -> Float64Array:

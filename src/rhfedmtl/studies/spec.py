@@ -117,7 +117,15 @@ def study(
             methods.append(method if algorithm is None else {"name": algorithm, **method, "algorithm": algorithm})
     document, lines = {**document, "methods": methods} if methods else document, SourceLines(lines.file, line)
     _check_sections(document, lines)
-    variants = [_variant(i, method, lines) for i, method in enumerate(document["methods"])]
+    variants = []
+    for i, method in enumerate(document["methods"]):
+        if "algorithm" not in method:
+            raise lines.error(f"methods.{i}", "a method needs its algorithm")
+        tuned = bool(method.get("tune", False))
+        title = method.get("name", method["algorithm"] + ("-tuned" if tuned else ""))
+        variants.append(
+            Variant(title, method.get("label", title), method["algorithm"], tuned, is_yardstick(method["algorithm"]))
+        )
     if len({v.name for v in variants}) < len(variants):
         raise lines.error("methods", f"two methods have one name: {', '.join(v.name for v in variants)}")
     axes = _axes(document, lines)
@@ -199,14 +207,6 @@ def _kinds(hint: Any) -> tuple[type, ...]:
     """Types that a value may have, without None: what was not asked for is left out."""
     kinds = tuple(k for k in getattr(hint, "__args__", (hint,)) if isinstance(k, type) and k is not type(None))
     return kinds or (dict,)
-
-
-def _variant(index: int, method: Mapping[str, Any], lines: SourceLines) -> Variant:
-    if "algorithm" not in method:
-        raise lines.error(f"methods.{index}", "a method needs its algorithm")
-    tuned = bool(method.get("tune", False))
-    name = method.get("name", method["algorithm"] + ("-tuned" if tuned else ""))
-    return Variant(name, method.get("label", name), method["algorithm"], tuned, is_yardstick(method["algorithm"]))
 
 
 def _axes(document: Document, lines: SourceLines) -> dict[str, list[Any]]:

@@ -103,10 +103,23 @@ def read_zip(path: Path) -> Source:
 
 def read_folder(root: Root, where: str) -> Source:
     """Source from the official text layout under ``root``."""
-    parts = [_read_part(root, part, where) for part in ("train", "test")]
+    parts = []
+    for part in ("train", "test"):
+        X = _numbers(root / part / f"X_{part}.txt", where, np.float32)
+        y = _numbers(root / part / f"y_{part}.txt", where, np.int64)[:, 0]
+        subject = _numbers(root / part / f"subject_{part}.txt", where, np.int64)[:, 0]
+        if not len(X) == len(y) == len(subject):
+            raise DataError(
+                f"{where}, {part}: {len(X)} rows, {len(y)} labels and {len(subject)} subjects must be as many"
+            )
+        raw = root / part / "Inertial Signals" / f"total_acc_x_{part}.txt"
+        signal = _numbers(raw, where, np.float64) if raw.is_file() else None
+        if signal is not None and len(signal) != len(X):
+            raise DataError(f"{where}: {raw.name} has {len(signal)} rows for {len(X)} rows of features")
+        parts.append({"X": X, "y": y, "subject": subject, "chain": chains(subject, y, signal)})
     columns = {name: np.concatenate([part[name] for part in parts]) for name in ("X", "y", "subject")}
-    chains = [part["chain"] for part in parts]
-    columns["chain"] = np.concatenate([chains[0], chains[1] + 1 + chains[0].max(initial=-1)])
+    first, second = (part["chain"] for part in parts)
+    columns["chain"] = np.concatenate([first, second + 1 + first.max(initial=-1)])
     columns["feature_names"] = _names(root / "features.txt", where)
     columns["activity_names"] = _names(root / "activity_labels.txt", where)
     return _source(columns, where)
@@ -153,19 +166,6 @@ def _root(root: Root, where: str) -> Root:
         if (candidate / "train").is_dir() and (candidate / "test").is_dir():
             return candidate
     raise DataError(f"{where} does not hold '{FOLDER}/train' and '{FOLDER}/test': is it another archive?")
-
-
-def _read_part(root: Root, part: str, where: str) -> dict[str, npt.NDArray[Any]]:
-    X = _numbers(root / part / f"X_{part}.txt", where, np.float32)
-    y = _numbers(root / part / f"y_{part}.txt", where, np.int64)[:, 0]
-    subject = _numbers(root / part / f"subject_{part}.txt", where, np.int64)[:, 0]
-    if not len(X) == len(y) == len(subject):
-        raise DataError(f"{where}, {part}: {len(X)} rows, {len(y)} labels and {len(subject)} subjects must be as many")
-    raw = root / part / "Inertial Signals" / f"total_acc_x_{part}.txt"
-    signal = _numbers(raw, where, np.float64) if raw.is_file() else None
-    if signal is not None and len(signal) != len(X):
-        raise DataError(f"{where}: {raw.name} has {len(signal)} rows for {len(X)} rows of features")
-    return {"X": X, "y": y, "subject": subject, "chain": chains(subject, y, signal)}
 
 
 def _numbers(file: Root, where: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

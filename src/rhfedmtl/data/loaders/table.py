@@ -192,7 +192,17 @@ class _Maker:
 
     def source(self) -> Source:
         """All of it."""
-        self._keep_labelled()
+        # Leave out rows without a label or a key: nothing can be learned from them.
+        for name in self.columns.named():
+            column = self.table[name]
+            words = self.notation.words(column) if name == self.columns.label else cells.spelled(column)
+            empty = np.array([word is None for word in words], dtype=np.bool_)
+            if not empty.any():
+                continue
+            first = f"{self._at(name)}, {self.place(int(np.argmax(empty)))} is empty"
+            if self.columns.missing == "error" or empty.all():
+                raise DataError(f"{first}: fill it or drop the row" if not empty.all() else f"{first}, as is all of it")
+            self._keep(~empty, f"have no {name!r}")
         found = self._features()
         found = self._without_gaps(found)
         columns = self.columns
@@ -239,19 +249,6 @@ class _Maker:
 
     def _codes(self, name: str) -> tuple[Any, tuple[str, ...]]:
         return cells.factorised(cells.spelled(self.table[name]))
-
-    def _keep_labelled(self) -> None:
-        """Leave out rows without a label or a key: nobody could say what to learn from them."""
-        for name in self.columns.named():
-            column = self.table[name]
-            words = self.notation.words(column) if name == self.columns.label else cells.spelled(column)
-            empty = np.array([word is None for word in words], dtype=np.bool_)
-            if not empty.any():
-                continue
-            first = f"{self._at(name)}, {self.place(int(np.argmax(empty)))} is empty"
-            if self.columns.missing == "error" or empty.all():
-                raise DataError(f"{first}: fill it or drop the row" if not empty.all() else f"{first}, as is all of it")
-            self._keep(~empty, f"have no {name!r}")
 
     def _keep(self, rows: Any, why: str) -> None:
         """Go on with these rows alone, and say so."""

@@ -102,8 +102,15 @@ class _Reader:
         if mixed:
             return self.read(text | mixed)
         joined = {name: np.concatenate(columns.pop(name)) for name in list(columns)}
-        notes = tuple(self._doubts({name: each for name, each in joined.items() if name not in text}))
-        return RawTable(joined, lambda row: f"line {lines[row]}", self.notation, notes)
+        notes = []
+        for name, column in joined.items():
+            example = self.thousands.get(name)
+            if example and self.decimal_commas and column.dtype.kind == "f" and name not in text:
+                plain = example.replace(".", "")
+                notes.append(
+                    f"{name!r} holds values like {example}, read as fractions: if these are thousands, write {plain}"
+                )
+        return RawTable(joined, lambda row: f"line {lines[row]}", self.notation, tuple(notes))
 
     def _columns(self, text: set[str]) -> tuple[Array, dict[str, list[Array]]]:
         errors = "replace" if self.encoding == OLD_WINDOWS else "strict"
@@ -143,14 +150,6 @@ class _Reader:
             self.thousands[name] = self.thousands[name] or next((cell for cell in known if "." in cell), "")
         else:
             del self.thousands[name]
-
-    def _doubts(self, columns: dict[str, Array]) -> Iterator[str]:
-        """What may be meant otherwise than it was read."""
-        for name, column in columns.items():
-            example = self.thousands.get(name)
-            if example and self.decimal_commas and column.dtype.kind == "f":
-                plain = example.replace(".", "")
-                yield f"{name!r} holds values like {example}, read as fractions: if these are thousands, write {plain}"
 
 
 def _lines(stream: IO[str], path: Path) -> Iterator[str]:
