@@ -10,6 +10,7 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from tests.report import small_results
@@ -19,7 +20,7 @@ from rhfedmtl import report
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
-from rhfedmtl.errors import ConfigError, MissingExtraError
+from rhfedmtl.errors import ConfigError
 from rhfedmtl.report import along, figures, folder, tables, views, words
 from rhfedmtl.report.charts import Heat, LineChart, Styles
 from rhfedmtl.report.sections import chapter
@@ -63,6 +64,9 @@ class Outline(HTMLParser):
         """Text, of interest in headings."""
         if self.open and self.open[-1] in ("h1", "h2", "h3", "h4"):
             self.headings.append(data)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
@@ -345,10 +349,8 @@ def _reasons(result: StudyResult) -> set[str]:
     return {cell.note for _, rows in tables.grid(result).groups for row in rows for cell in row if cell.text == "–"}
 
 
-@pytest.mark.filterwarnings("error")
 def test_long_names_fit_into_figures(tmp_path: Path) -> None:
-    """Names of runs that differ in much are broken into lines: nothing of legend or axes lies outside."""
-    mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
+    """Names of runs that differ in much are broken into lines of the legend: no text is wider than the figure."""
     long = ("--class-weight", "balanced", "--relationship", "learned", "--scale", "standard", "--merge", "average")
     for more in ((), ("--algorithm", "hfedmtl"), long):
         _runs(tmp_path, "--budget", "energy=200", *more)
@@ -356,12 +358,17 @@ def test_long_names_fit_into_figures(tmp_path: Path) -> None:
     charts = [chart for chart in chapter(found, Styles()).charts if not isinstance(chart, Heat)]
     assert len(charts) > 2
     for chart in charts:
-        with mpl.rc_context(figures.LOOK):
-            figure = figures.draw(chart)
-            figure.draw_without_rendering()
-        boxes = [legend.get_window_extent() for legend in figure.legends]
-        boxes += [label.get_window_extent() for axes in figure.axes for label in axes.get_yticklabels()]
-        assert all(box.x0 >= 0.0 and box.x1 <= figure.bbox.x1 for box in boxes)
+        root = ElementTree.fromstring(figures.draw(chart))
+        width, height = (float(root.attrib[side]) for side in ("width", "height"))
+        entries = root.findall(f"{SVG}g")
+        words = " ".join(text.text or "" for entry in entries for text in entry.findall(f"{SVG}text"))
+        assert all(series.label in words for series in getattr(chart, "series", ()))
+        for entry in entries:
+            x, y = map(float, re.findall(r"[0-9.]+", entry.attrib["transform"]))
+            for text in entry.findall(f"{SVG}text"):
+                # Letters of this font are at most 5 pixels wide on average.
+                assert x + float(text.attrib["x"]) + 5.0 * len(text.text or "") <= width
+                assert y + float(text.attrib["y"]) <= height
 
 
 def test_a_cell_without_a_run_is_not_called_a_refusal(tmp_path: Path) -> None:
@@ -498,29 +505,29 @@ def test_what_cannot_be_reported_is_refused_plainly(results: Path, tmp_path: Pat
         report.write(results, tmp_path / "file" / "report.html", draw=False)
 
 
-def test_without_matplotlib_there_is_a_report_and_no_figures(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Figures that were asked for are refused with what to install; else the report does without."""
-    monkeypatch.setattr(figures, "available", lambda: False)
-    assert report.write(results, tmp_path / "report.html").figures == ()
-    with pytest.raises(MissingExtraError, match=r"rhfedmtl\[plot\]"):
-        report.write(results, tmp_path / "report.html", draw=True)
-
-
-@pytest.mark.slow
 def test_every_chart_becomes_a_figure(results: Path, tmp_path: Path) -> None:
-    """Each chart of the page is there as PDF and PNG, of every kind, and the same records give the same bytes."""
-    pytest.importorskip("matplotlib", reason="figures need matplotlib")
-    shutil.copytree(results, tmp_path / "out", ignore=shutil.ignore_patterns("faulty.json", "theory"))
-    made = report.write(tmp_path / "out", draw=True)
+    """Each chart of the page is a whole SVG file, of every kind, and the same records give the same bytes."""
+    shutil.copytree(results, tmp_path / "out")
+    made = report.write(tmp_path / "out")
     names = {path.name for path in made.figures}
-    assert {"grid-values.pdf", "grid-values.png", "grid-bill-energy.pdf"} <= names
-    assert len(names) == len(made.figures) == 2 * made.path.read_text().count("<figure")
-    faulty = chapter(StudyResult.load(results, "faulty"), Styles()).charts
-    heat = [chart for chart in faulty if isinstance(chart, Heat)]
-    drawn = [*made.figures, *figures.save(heat, tmp_path / "one", "faulty")]
-    heads = {".pdf": b"%PDF", ".png": b"\x89PNG"}
-    assert all(path.read_bytes().startswith(heads[path.suffix]) for path in drawn)
-    again = figures.save(heat, tmp_path / "two", "faulty")
-    assert [p.read_bytes() for p in again] == [(tmp_path / "one" / p.name).read_bytes() for p in again]
+    assert {"grid-values.svg", "grid-bill-energy.svg", "faulty-ties-learned.svg"} <= names
+    page, before = made.path.read_text(), made.figures[0].read_bytes()
+    assert len(names) == len(made.figures) == page.count("<figure")
+    for path in made.figures:
+        text = path.read_text()
+        root = ElementTree.fromstring(text)
+        assert root.tag == f"{SVG}svg"
+        assert not re.search(r"var\(|light-dark|https?://(?!www\.w3\.org/2000/svg)", text.replace("--v:", ""))
+        # A marker is drawn by its name, so the file must have it.
+        shapes = {f"#{node.attrib['id']}" for node in root.iter(f"{SVG}g") if "id" in node.attrib}
+        assert {node.attrib["href"] for node in root.iter(f"{SVG}use")} <= shapes
+    # The lines of a figure are those of the page, in another width.
+    chart = next(c for c in chapter(StudyResult.load(results, "grid"), Styles()).charts if c.key == "gap-spent")
+    drawn = figures.draw(chart)
+    assert drawn.count('class="line"') > len(chart.series)
+    assert drawn.count("<use") >= sum(len(series.marked) for series in chart.fitted().series)
+    assert figures.save([chart], tmp_path / "again", "grid")[0].read_text() == drawn
+    assert report.write(tmp_path / "out").figures[0].read_bytes() == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write figures"):
+        figures.save([chart], tmp_path / "file" / "figures", "grid")

@@ -21,7 +21,7 @@ CORE = ("numpy", "scipy", "numba", "scikit-learn", "typer", "rich")
 EXTRAS = {
     "frames": (("pandas", "polars"), "pandas and Polars frames as data"),
     "parquet": (("pyarrow",), "records and ledgers as Parquet"),
-    "plot": (("matplotlib",), "figures as PDF and PNG"),
+    "plot": (("matplotlib",), "charts in notebooks, pictures of data"),
     "onnx": (("onnx",), "models exported to ONNX"),
     "tensorboard": (("tensorboardX",), "train --log tensorboard"),
     "mlflow": (("mlflow-skinny",), "train --log mlflow"),

@@ -21,9 +21,8 @@ def report(
         Path | None, typer.Option(help="The file to write, or a folder for it. [FOLDER/report.html]")
     ] = None,
     figures: Annotated[
-        bool | None,
-        typer.Option("--figures/--no-figures", help="PDF and PNG beside it. [where matplotlib is installed]"),
-    ] = None,
+        bool, typer.Option("--figures/--no-figures", help="Every chart as SVG for a paper, in the folder figures.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Make a report of results: one HTML file that opens anywhere, without a network.
@@ -42,17 +41,14 @@ def report(
         counts = {"studies": made.studies, "runs": made.runs, "refused": made.refused}
         print_json({"report": str(made.path), "figures": drawn, **counts})
     else:
-        _show(made, asked=figures)
+        _show(made)
 
 
-def _show(made: WrittenReport, *, asked: bool | None) -> None:
-    from rhfedmtl.report.figures import available
+def _show(made: WrittenReport) -> None:
 
     typer.echo(f"report        {made.path} ({made.path.stat().st_size / 1e6:.1f} MB; open it in any browser)")
     of = f" of {made.studies} studies" if made.studies > 1 else ""
     without = f"; {made.refused} more were refused or diverged" if made.refused else ""
     typer.echo(f"shows         {how_many(made.runs, 'run')}{of}{without}")
     if made.figures:
-        typer.echo(f"figures       {made.figures[0].parent}: {len(made.figures) // 2} as PDF and PNG")
-    elif asked is None and not available():
-        typer.echo("figures       none: they need matplotlib, pip install 'rhfedmtl[plot]'")
+        typer.echo(f"figures       {made.figures[0].parent}: {len(made.figures)} as SVG")

@@ -28,10 +28,8 @@ class WrittenReport:
     refused: int
 
 
-def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) -> WrittenReport:
-    """Make a report of a folder; ``draw`` figures too: None means where matplotlib is installed."""
-    if draw:
-        figures.check()
+def write(folder: Path, out: Path | None = None, *, draw: bool = True) -> WrittenReport:
+    """Make a report of a folder; with ``draw``, also every chart as a file for a paper."""
     results, curves = read(folder), cost_figure.load(folder)
     if not (results or curves):
         raise ConfigError(
@@ -49,7 +47,7 @@ def write(folder: Path, out: Path | None = None, *, draw: bool | None = None) ->
     out = out if out.suffix else out / "report.html"
     _write(out, page(chapters, title=_title(chapters), made=_made(len(results), runs, refused)))
     drawn: list[Path] = []
-    if draw or (draw is None and figures.available()):
+    if draw:
         drawn = [path for each in chapters for path in figures.save(each.charts, out.parent / "figures", each.name)]
     return WrittenReport(out, tuple(drawn), len(results), runs, refused)
 

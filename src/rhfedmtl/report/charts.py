@@ -1,4 +1,4 @@
-"""What charts show, without drawing: the same objects become SVG in the report and PDF in the style of a paper."""
+"""Data of charts, without drawing: series, axes with their ticks, bars and matrices."""
 
 from __future__ import annotations
 

@@ -65,18 +65,24 @@ def draw(chart: Chart) -> str:
 
 def legend(series: Sequence[Series]) -> str:
     """Entries, as buttons that a script makes work, groups last; nothing where there is only one."""
-    entries = {s.key: s for s in sorted(series, key=lambda s: bool(s.group))}
-    if len(entries) < 2:
-        return ""
     keys = "".join(
         f'<li><button type="button" class="key c{GREY if s.group else s.style.colour} {s.kind}" '
-        f'data-series="{escape(name)}" aria-pressed="true">{_sample(s)}{escape(name)}</button></li>'
-        for name, s in entries.items()
+        f'data-series="{escape(name)}" aria-pressed="true">{sample(s)}{escape(name)}</button></li>'
+        for name, s in entries(series).items()
     )
+    if not keys:
+        return ""
     return f'<ul class="legend">{keys}</ul>'
 
 
-def _sample(series: Series) -> str:
+def entries(series: Sequence[Series]) -> dict[str, Series]:
+    """Series of a legend by name, groups last; empty for a single series."""
+    named = {s.key: s for s in sorted(series, key=lambda s: bool(s.group))}
+    return named if len(named) > 1 else {}
+
+
+def sample(series: Series) -> str:
+    """Draw line and marker of a series for a legend."""
     line = "" if series.kind == "hollow" else f'<path class="line" d="M1 7H27"{_dash(series)}/>'
     mark = "" if series.kind == "level" else _mark(series, "14", 7.0)
     if series.group:
@@ -93,17 +99,13 @@ def _panel(part: LineChart) -> str:
 
 
 def _plot(chart: LineChart, height: int, *, labels: bool) -> str:
-    named = [s for s in chart.series if labels and s.kind != "hollow"]
-    direct = _end_labels(chart, named, height) if 1 < len(named) <= 8 else ""
-    inner = "".join(_strokes(chart, s, height) for s in chart.series)
-    marks = "".join(_marks(chart, s, height) for s in chart.series)
     names = ", ".join(s.label for s in chart.series)
     alt = f"{chart.title}: {chart.y.label} over {chart.x.label} for {names}. The values stand in the table below."
+    named = [s for s in chart.series if labels and s.kind != "hollow"]
+    direct = _end_labels(chart, named, height) if 1 < len(named) <= 8 else ""
     drawn = (
         f'<svg class="frame" height="{height}" role="img" aria-label="{escape(alt)}">'
-        f"{_grid(chart, height, labels=labels)}"
-        f'<svg class="stretched" viewBox="0 0 {INNER} {height}" preserveAspectRatio="none" width="100%" '
-        f'height="{height}">{inner}</svg>{marks}{direct}<g class="pointer"></g></svg>'
+        f'{lines(chart, height, most_ticks=7 if labels else 5)}{direct}<g class="pointer"></g></svg>'
     )
     data = f'<script type="application/json">{_data(chart, height)}</script>'
     kinds = " ".join(name for name, holds in (("labelled", direct), ("crowded", chart.crowded)) if holds)
@@ -113,19 +115,44 @@ def _plot(chart: LineChart, height: int, *, labels: bool) -> str:
     )
 
 
-def _grid(chart: LineChart, height: int, *, labels: bool) -> str:
+def lines(chart: LineChart, height: int, *, most_ticks: int, width: float = INNER) -> str:
+    """Draw grid, intervals, lines and markers of a chart; lines lie in an inner picture of this width."""
     across = "".join(
         f'<line class="rule" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
         f'<text class="tick" x="0" dx="-8" y="{y:.1f}" dy="0.35em" text-anchor="end">{short(value)}</text>'
-        for value, y in ((value, _down(chart.y, value, height)) for value in ticks(chart.y, max(3, height // 42)))
+        for value, y in ((value, _down(chart.y, value, height)) for value in ticks(chart.y, max(4, height // 42)))
     )
     up = "".join(
         f'<line class="stub" x1="{x:.2f}%" x2="{x:.2f}%" y1="{height}" y2="{height + 5}"/>'
         f'<text class="tick" x="{x:.2f}%" y="{height + 19}" text-anchor="middle">'
         f"{escape(_clipped(chart.x.text(value), 12))}</text>"
-        for value, x in ((value, _along(chart.x, value)) for value in ticks(chart.x, 7 if labels else 5))
+        for value, x in ((value, _along(chart.x, value)) for value in ticks(chart.x, most_ticks))
     )
-    return f'{across}<line class="base" x1="0" x2="100%" y1="{height}" y2="{height}"/>{up}'
+    base = f'<line class="base" x1="0" x2="100%" y1="{height}" y2="{height}"/>'
+    strokes = marks = ""
+    for series in chart.series:
+        kind = f'class="series c{series.style.colour} {series.kind}" data-series="{escape(series.key)}"'
+        if series.kind != "hollow":
+            steps, drawn = series.kind == "steps", ""
+            if series.low and series.kind != "level":
+                # The interval: along its upper end, and back along the lower.
+                sides = [_stretches(chart, series, side, width) for side in (series.high, series.low)]
+                for runs in zip(*sides, strict=False):
+                    if len(runs[0]) == len(runs[1]) > 1:
+                        there, back = (_corners(chart, run, height, steps=steps) for run in runs)
+                        drawn += f'<path class="band" d="{_path(there + back[::-1])}Z"/>'
+            for run in _stretches(chart, series, series.y, width):
+                if len(run) > 1:
+                    course = _path(_corners(chart, run, height, steps=steps))
+                    drawn += f'<path class="line" d="{course}"{_dash(series)}/>'
+            strokes += f"<g {kind}>{drawn}</g>"
+        points = [(series.x[i], y) for i in series.marked if (y := series.y[i]) is not None and _shown(chart, y)]
+        uses = "".join(_mark(series, f"{_along(chart.x, x):.2f}%", _down(chart.y, y, height)) for x, y in points)
+        marks += f"<g {kind}>{uses}</g>" if uses else ""
+    return (
+        f'{across}{base}{up}<svg class="stretched" viewBox="0 0 {width:g} {height}" preserveAspectRatio="none" '
+        f'width="100%" height="{height}">{strokes}</svg>{marks}'
+    )
 
 
 def _along(axis: Axis, value: float) -> float:
@@ -140,12 +167,14 @@ def _shown(chart: LineChart, value: Number) -> bool:
     return value is not None and (value > 0.0 or chart.y.scale != "log")
 
 
-def _stretches(chart: LineChart, series: Series, values: Sequence[Number]) -> Iterator[list[tuple[float, float]]]:
-    """Runs of known points in the coordinates of the inner picture; y is a value still."""
+def _stretches(
+    chart: LineChart, series: Series, values: Sequence[Number], width: float
+) -> Iterator[list[tuple[float, float]]]:
+    """Yield runs of points without gaps, in the coordinates of the inner picture; y is a value still."""
     run: list[tuple[float, float]] = []
     for x, y in zip(series.x, values, strict=True):
         if y is not None and _shown(chart, y):
-            run.append((INNER * chart.x.place(x), y))
+            run.append((width * chart.x.place(x), y))
         elif run:
             yield run
             run = []
@@ -167,42 +196,8 @@ def _path(corners: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners)
 
 
-def _strokes(chart: LineChart, series: Series, height: int) -> str:
-    if series.kind == "hollow":
-        return ""
-    steps = series.kind == "steps"
-    band = _band(chart, series, height, steps=steps) if series.low and series.kind != "level" else ""
-    lines = "".join(
-        f'<path class="line" d="{_path(_corners(chart, run, height, steps=steps))}"{_dash(series)}/>'
-        for run in _stretches(chart, series, series.y)
-        if len(run) > 1
-    )
-    return f"<g {_belongs(series)}>{band}{lines}</g>"
-
-
-def _band(chart: LineChart, series: Series, height: int, *, steps: bool) -> str:
-    """The interval: along its upper end, and back along the lower."""
-    sides = (_stretches(chart, series, side) for side in (series.high, series.low))
-    return "".join(
-        f'<path class="band" d="{_path(there + back[::-1])}Z"/>'
-        for runs in zip(*sides, strict=False)
-        if len(runs[0]) == len(runs[1]) > 1
-        for there, back in [[_corners(chart, run, height, steps=steps) for run in runs]]
-    )
-
-
-def _marks(chart: LineChart, series: Series, height: int) -> str:
-    points = [(series.x[i], y) for i in series.marked if (y := series.y[i]) is not None and _shown(chart, y)]
-    uses = "".join(_mark(series, f"{_along(chart.x, x):.2f}%", _down(chart.y, y, height)) for x, y in points)
-    return f"<g {_belongs(series)}>{uses}</g>" if uses else ""
-
-
 def _mark(series: Series, x: str, y: float) -> str:
     return f'<use href="#m-{MARKERS[series.style.marker]}" class="mark" x="{x}" y="{y:.1f}"/>'
-
-
-def _belongs(series: Series) -> str:
-    return f'class="series c{series.style.colour} {series.kind}" data-series="{escape(series.key)}"'
 
 
 def _dash(series: Series) -> str:
@@ -280,12 +275,13 @@ def _clipped(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _gutter(names: Sequence[str]) -> int:
+def gutter(names: Sequence[str]) -> int:
     """Pixels that the longest of some names needs."""
     return 14 + round(6.6 * max((min(len(name), NAME) for name in names), default=0))
 
 
-def _bars(chart: Bars) -> str:
+def bars(chart: Bars) -> str:
+    """Draw stacked bars with their grid."""
     largest = max((sum(values) for values in chart.values), default=0.0) or 1.0
     axis = Axis(chart.axis.label, low=0.0, high=largest)
     height = ROW * len(chart.rows)
@@ -294,14 +290,18 @@ def _bars(chart: Bars) -> str:
         f'<text class="tick" x="{_along(axis, v):.2f}%" y="{height + 17}" text-anchor="middle">{short(v)}</text>'
         for v in ticks(axis, 4)
     )
-    rows = "".join(_bar(chart, i, largest) for i in range(len(chart.rows)))
+    return rules + "".join(_bar(chart, i, largest) for i in range(len(chart.rows)))
+
+
+def _bars(chart: Bars) -> str:
     names = "".join(
         f'<li class="c{i}"><span class="swatch p{i}"></span>{escape(part)}</li>' for i, part in enumerate(chart.parts)
     )
     return (
-        f'<ul class="legend plain">{names}</ul><div class="plot bars" style="--gutter:{_gutter(chart.rows)}px">'
-        f'<div class="canvas"><svg class="frame" height="{height}" role="img" aria-label="{escape(chart.title)}: '
-        f'{escape(chart.axis.label)}. The values stand in the table below.">{rules}{rows}</svg></div>'
+        f'<ul class="legend plain">{names}</ul><div class="plot bars" style="--gutter:{gutter(chart.rows)}px">'
+        f'<div class="canvas"><svg class="frame" height="{ROW * len(chart.rows)}" role="img" '
+        f'aria-label="{escape(chart.title)}: {escape(chart.axis.label)}. The values stand in the table below.">'
+        f"{bars(chart)}</svg></div>"
         f'<p class="x-label">{escape(chart.axis.label)}</p>{_matrix(chart.rows, chart.parts, chart.values)}</div>'
     )
 
@@ -324,7 +324,8 @@ def _bar(chart: Bars, i: int, largest: float) -> str:
     )
 
 
-def _heat(chart: Heat) -> str:
+def heat(chart: Heat) -> str:
+    """Draw the cells of a matrix with the names of rows and columns."""
     height, width = CELL * len(chart.rows), 100.0 / max(len(chart.columns), 1)
     numbers = len(chart.columns) <= 12
     cells = "".join(
@@ -342,12 +343,21 @@ def _heat(chart: Heat) -> str:
         for j, name in enumerate(chart.columns)
         if j % every == 0
     )
-    foot = 30 + (round(4.4 * max(min(len(name), 14) for name in chart.columns)) if slanted else 0)
+    return cells + names + heads
+
+
+def foot(chart: Heat) -> int:
+    """Return the pixels that the names of columns need below a matrix."""
+    longest = max(len(name) for name in chart.columns)
+    return 30 + (round(4.4 * min(longest, 14)) if longest > 4 else 0)
+
+
+def _heat(chart: Heat) -> str:
     across = f'<p class="x-label">{escape(chart.across)}</p>' if chart.across else ""
     return (
-        f'<div class="plot heat" style="--gutter:{_gutter(chart.rows)}px;--foot:{foot}px"><div class="canvas">'
-        f'<svg class="frame" height="{height}" role="img" aria-label="{escape(chart.title)}: {escape(chart.label)}. '
-        f'The values stand in the table below.">{cells}{names}{heads}</svg></div>{across}{_scale(chart)}'
+        f'<div class="plot heat" style="--gutter:{gutter(chart.rows)}px;--foot:{foot(chart)}px"><div class="canvas">'
+        f'<svg class="frame" height="{CELL * len(chart.rows)}" role="img" aria-label="{escape(chart.title)}: '
+        f'{escape(chart.label)}. The values stand in the table below.">{heat(chart)}</svg></div>{across}{_scale(chart)}'
         f"{_matrix(chart.rows, chart.columns, chart.values)}</div>"
     )
 
@@ -365,7 +375,8 @@ def _cell(chart: Heat, i: int, j: int, width: float, *, numbers: bool) -> str:
         else ""
     )
     return (
-        f'<rect class="cell {"below" if chart.share(value) < 0.0 else "above"}" style="--v:{100 * share:.0f}%" '
+        f'<rect class="cell {"below" if chart.share(value) < 0.0 else "above"}" fill-opacity="{share:.2f}" '
+        f'style="--v:{100 * share:.0f}%" '
         f'x="{j * width:.3f}%" width="{width:.3f}%" y="{CELL * i}" height="{CELL}" data-tip="{escape(tip)}"/>{number}'
     )
 
