@@ -20,8 +20,8 @@ LETTERS = 60
 STYLE = """
 text { font: 9.5px "STIX Two Text", "STIXGeneral", "Times New Roman", "DejaVu Serif", serif; fill: #333333; }
 .rule { stroke: #e3e3e3; } .base, .stub { stroke: #666666; }
-.line { fill: none; stroke: currentColor; stroke-width: 1.4; stroke-linejoin: round; }
-.level .line { stroke-width: 1; } .band { fill: currentColor; fill-opacity: 0.13; }
+path.line { fill: none; stroke: currentColor; stroke-width: 1.4; stroke-linejoin: round; }
+.level path.line { stroke-width: 1; } .band { fill: currentColor; fill-opacity: 0.13; }
 .mark { fill: currentColor; stroke: #ffffff; stroke-width: 0.8; }
 .cross { stroke: currentColor; stroke-width: 1.6; }
 .hollow .mark { fill: #ffffff; stroke: currentColor; stroke-width: 1.4; }
