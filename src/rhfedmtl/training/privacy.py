@@ -1,4 +1,4 @@
-"""Differential privacy of whole terminals: what is planned, released and charged (PRIVACY §2, in `docs/privacy.md`).
+"""Differential privacy of whole terminals: what is planned, released and charged (`docs/privacy_reference.md`).
 
 Neighbouring data sets differ in one terminal, which sends zeros instead. Under a bound (ε, δ) only two things leave a
 terminal: updates, clipped to C and hidden in the noise of their sum, in R rounds that are fixed beforehand; and one
@@ -302,7 +302,8 @@ def lost_share(strength: float, terminals: float, rows: float, features: int, cl
     q = 2m/(πd) for m rows. Clipping costs another 0.7 θ(1 − c). A turn takes its π-th part of rows across where there
     are two classes; of more, as many more as have their two highest scores close to each other.
 
-    0.9 and 0.7 were fitted on synthetic federations, on which all of it was held against runs (`docs/privacy.md`).
+    0.9 and 0.7 were fitted on synthetic federations, on which all of it was held against runs
+    (`benchmarks/results/privacy.md`).
     """
     q = 2.0 * rows / (math.pi * features)
     aligned = math.sqrt(q / (1.0 + q))

@@ -162,7 +162,9 @@ def init(
         budget = f"--budget {measured[0]}=…" if measured and not cost else "--budget energy=1400"
         start = f"rhfedmtl network up {folder} --local {budget}"
         typer.echo(
-            f"next: {start}" if here else f"next: carry each folder in {folder} to its machine; see docs/deploy.md"
+            f"next: {start}"
+            if here
+            else f"next: carry each folder in {folder} to its machine; see docs/deploy_network.md"
         )
         place = quote(str(folder))
         stations, terminals = federation.n_tasks, federation.n_terminals

@@ -46,7 +46,9 @@ def up(
     from rhfedmtl.deploy.local.supervisor import bring_up
 
     if not local:
-        raise ConfigError("only --local starts nodes; on real machines each runs `rhfedmtl serve`, see docs/deploy.md")
+        raise ConfigError(
+            "only --local starts nodes; on real machines each runs `rhfedmtl serve`, see docs/deploy_network.md"
+        )
     if fresh:
         from rhfedmtl.deploy.local.provision import forget_all
 
