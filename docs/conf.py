@@ -89,7 +89,7 @@ def _modules(_app: Any, page: str, source: list[str]) -> None:
 
 
 def _options(_app: Any, page: str, source: list[str]) -> None:
-    """A page ``commands/NAME`` gets what ``rhfedmtl NAME --help`` says now, and so for each command below it."""
+    """Append all options of a command, and of the commands below it, to the page ``commands/NAME``."""
     if not page.startswith("commands/"):
         return
     name = page.removeprefix("commands/")
@@ -97,7 +97,7 @@ def _options(_app: Any, page: str, source: list[str]) -> None:
     for words in [[name], *([name, each] for each in below)]:
         asked = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}, prog_name="rhfedmtl")
         text = "\n".join(line.rstrip() for line in asked.stdout.strip("\n").splitlines())
-        source[0] += f"\n## {' '.join(words)} --help\n\n```text\n{text}\n```\n"
+        source[0] += f"\n## Options of {' '.join(words)}\n\n```text\n{text}\n```\n"
 
 
 def _section(path: Path) -> str:

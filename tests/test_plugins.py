@@ -71,7 +71,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_help_shows_what_a_package_adds_and_imports_nothing_numerical(example: Path, tmp_path: Path) -> None:
     """Its algorithm, loss and data set by name, and its options with who declares them."""
     program = "import sys; from rhfedmtl.cli.main import program; program()(standalone_mode=False);"
-    told = call(example, "train", "--help", cwd=tmp_path, program=f"{program} print('numpy' in sys.modules)").stdout
+    told = call(example, "train", "--help-all", cwd=tmp_path, program=f"{program} print('numpy' in sys.modules)").stdout
     assert told.splitlines()[-1] == "False"
     for words in ("fedopt", "squared, huber", "saved, diabetes", "along the mean change (fedopt). [0.8]", "--width"):
         assert words in told, words

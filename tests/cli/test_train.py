@@ -22,6 +22,7 @@ from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES
 from rhfedmtl.cli import main as cli
 from rhfedmtl.cli import train
 from rhfedmtl.cli.options import LEARNING
+from rhfedmtl.cli.short_help import COMMON
 from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.engines.registry import ENGINES
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
@@ -46,7 +47,9 @@ def rhfedmtl(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_help_names_all_that_the_registries_hold() -> None:
     """Every algorithm, loss, relationship, merge, policy, engine and data set, and every option; nothing numerical."""
-    say = "import sys; from rhfedmtl.cli.main import program; program()(['train', '--help'], standalone_mode=False);"
+    say = (
+        "import sys; from rhfedmtl.cli.main import program; program()(['train', '--help-all'], standalone_mode=False);"
+    )
     say += "print(sorted({'numpy', 'scipy', 'numba', 'sklearn'} & sys.modules.keys()))"
     command = [sys.executable, "-c", say]
     environment = os.environ | {"COLUMNS": "5000", "NO_COLOR": "1"}
@@ -77,7 +80,22 @@ def test_words_of_commands_are_reserved() -> None:
     program = cli.program()
     network = program.commands["network"].commands
     for command in (*map(program.commands.get, ("train", "compare", "plan")), network["init"]):
-        assert {parameter.name for parameter in command.params} - set(LEARNING) <= RESERVED
+        assert {parameter.name for parameter in command.params} - {*LEARNING, "help_all"} <= RESERVED
+
+
+def test_help_is_short_and_help_all_is_not(tmp_path: Path) -> None:
+    """The common options fit on a screen; completion and ``--help-all`` have all of them."""
+    for path, common in COMMON.items():
+        command = cli.program()
+        for name in path.split():
+            command = command.commands[name]
+        assert set(common) <= {parameter.name for parameter in command.params}, path
+    short, long = (rhfedmtl("train", word, folder=tmp_path) for word in ("--help", "--help-all"))
+    assert short.returncode == long.returncode == 0
+    assert len(short.stdout.splitlines()) <= 60
+    assert "--lambda2" in short.stdout
+    assert "--lambda1" not in short.stdout
+    assert "--lambda1" in long.stdout
 
 
 def test_train_prints_one_json_object_and_leaves_a_folder(tmp_path: Path) -> None:
