@@ -40,10 +40,26 @@ def doctor(as_json: AsJson = False) -> None:
 
     rhfedmtl doctor --json
     """
+    from rhfedmtl.algorithms.options import DECLARING, declared
+    from rhfedmtl.data.registry import DATASETS
+    from rhfedmtl.engines.registry import ENGINES
+    from rhfedmtl.resources.registry import RESOURCES
+    from rhfedmtl.runs.tracking import LOGGERS
+
     facts = {"rhfedmtl": __version__, "python": platform.python_version(), **_machine()}
     facts["core"] = {name: _version(name) for name in CORE}
     facts["extras"] = {extra: {name: _version(name) for name in names} for extra, (names, _) in EXTRAS.items()}
-    facts |= _plugins() | _speed()
+    # Entries that other packages add, and why an entry is refused.
+    declared()  # refuses entries whose options do not fit
+    registries = {each.group: each for each in (*DECLARING.values(), DATASETS, ENGINES, RESOURCES, LOGGERS)}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for point in plugins():
+        registry = registries.get(point.group)
+        kind, refused = point.group, f"{point.group} {point.name!r} is refused: there is no such group"
+        if registry is not None:
+            kind, refused = registry.noun, registry.refused.get(point.name, "")
+        found.setdefault(package(point), []).append({"kind": kind, "name": point.name, "refused": refused or None})
+    facts |= {"plugins": found} | _speed()
     if as_json:
         print_json(facts)
     else:
@@ -63,26 +79,6 @@ def _machine() -> dict[str, Any]:
         "cache": str(cache_folder()),
         "data_folder": os.environ.get("RHFEDMTL_DATA"),
     }
-
-
-def _plugins() -> dict[str, Any]:
-    """What other packages add, by package: kind, name, and why it is refused where it is."""
-    from rhfedmtl.algorithms.options import DECLARING, declared
-    from rhfedmtl.data.registry import DATASETS
-    from rhfedmtl.engines.registry import ENGINES
-    from rhfedmtl.resources.registry import RESOURCES
-    from rhfedmtl.runs.tracking import LOGGERS
-
-    declared()  # refuses entries whose options do not fit
-    registries = {each.group: each for each in (*DECLARING.values(), DATASETS, ENGINES, RESOURCES, LOGGERS)}
-    found: dict[str, list[dict[str, Any]]] = {}
-    for point in plugins():
-        registry = registries.get(point.group)
-        kind, refused = point.group, f"{point.group} {point.name!r} is refused: there is no such group"
-        if registry is not None:
-            kind, refused = registry.noun, registry.refused.get(point.name, "")
-        found.setdefault(package(point), []).append({"kind": kind, "name": point.name, "refused": refused or None})
-    return {"plugins": found}
 
 
 def _version(name: str) -> str | None:

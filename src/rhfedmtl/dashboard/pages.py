@@ -107,6 +107,13 @@ def runs(index: Index, asked: RunQuery) -> str:
     """The table of all runs in the folder."""
     every = index.rows
     fitting = asked.chosen(every)
+    last, links = max(0, len(fitting) - 1) // PAGE, ""
+    if last:
+        steps = [("newer" if asked.sort == "changed" else "before", asked.page - 1), ("next", asked.page + 1)]
+        links = "".join(
+            f'<a href="{escape(asked.href(page=page))}">{name}</a>' for name, page in steps if 0 <= page <= last
+        )
+        links = f'<p class="pages">page {asked.page + 1:,} of {last + 1:,} {links}</p>'
     shown = fitting[asked.page * PAGE : (asked.page + 1) * PAGE]
     going = sum(row.state == RUNNING for row in every)
     counts = f"{len(fitting):,} of " if asked.words else ""
@@ -131,7 +138,7 @@ def runs(index: Index, asked: RunQuery) -> str:
         f'<table class="numbers runs"><thead><tr><th scope="col"><span class="hidden">overlay</span></th>{heads}</tr>'
         f"</thead><tbody>{body}</tbody></table></div>"
         '<p class="act"><button class="go">Overlay the chosen runs</button></p></form>'
-        f"{_pages(asked, len(fitting))}"
+        f"{links}"
     )
 
 
@@ -187,17 +194,6 @@ def _row(row: Row, shared: str) -> str:
     sweep = f"<small>{escape(row.sweep)}</small>" if row.sweep else ""
     link = f'<a href="/run/{quote(row.name, safe="")}">{name}</a>{sweep}'
     return f'<tr><td>{box}</td><th scope="row">{link}</th>{"".join(cells)}</tr>'
-
-
-def _pages(asked: RunQuery, count: int) -> str:
-    last = max(0, count - 1) // PAGE
-    if not last:
-        return ""
-    steps = [("newer" if asked.sort == "changed" else "before", asked.page - 1), ("next", asked.page + 1)]
-    links = "".join(
-        f'<a href="{escape(asked.href(page=page))}">{name}</a>' for name, page in steps if 0 <= page <= last
-    )
-    return f'<p class="pages">page {asked.page + 1:,} of {last + 1:,} {links}</p>'
 
 
 def one_run(name: str, known: Record, row: Row, place: Path) -> str:

@@ -22,7 +22,22 @@ def summary(data: Source | Federation) -> dict[str, Any]:
 def text(data: Source | Federation) -> str:
     """Sizes, classes and origin as text of at most 80 columns."""
     if isinstance(data, Federation):
-        return _federation_text(data)
+        facts = _federation_summary(data)
+        total = f"{facts['train_rows']:,} for training, {facts['test_rows']:,} for test"
+        lines = [
+            ("tasks", f"{facts['tasks']:,}"),
+            ("terminals", f"{facts['terminals']:,} with {_range(facts['rows_per_terminal'])} rows"),
+            ("rows", f"{total} × {facts['features']} features ({facts['dtype']}, {facts['megabytes']:,} MB)"),
+            *_label_lines("training labels", facts["train_labels"], data.kind),
+            *_label_lines("test labels", facts["test_labels"], data.kind),
+        ]
+        rows = [f"{'task':<32}{'terminals':>12}{'training rows':>16}{'test rows':>12}"]
+        for name, task in facts["per_task"].items():
+            shown = textwrap.shorten(name, 31, placeholder="…") or name[:31]
+            rows.append(f"{shown:<32}{task['terminals']:>12,}{task['train_rows']:>16,}{task['test_rows']:>12,}")
+        if facts["tasks"] > MOST_TASKS:
+            rows.append(f"… and {facts['tasks'] - MOST_TASKS:,} more tasks")
+        return _text(facts, lines) + "\n\n" + "\n".join(rows)
     facts = _source_summary(data)
     sizes = np.array(list(facts["rows_per_task"].values()))
     lines = [
@@ -122,26 +137,6 @@ def _spread(values: npt.NDArray[Any]) -> dict[str, Any]:
         "mean": float(values.mean()),
         "greatest": values.max().item(),
     }
-
-
-def _federation_text(federation: Federation) -> str:
-    """Readable form of ``_federation_summary``."""
-    facts = _federation_summary(federation)
-    total = f"{facts['train_rows']:,} for training, {facts['test_rows']:,} for test"
-    lines = [
-        ("tasks", f"{facts['tasks']:,}"),
-        ("terminals", f"{facts['terminals']:,} with {_range(facts['rows_per_terminal'])} rows"),
-        ("rows", f"{total} × {facts['features']} features ({facts['dtype']}, {facts['megabytes']:,} MB)"),
-        *_label_lines("training labels", facts["train_labels"], federation.kind),
-        *_label_lines("test labels", facts["test_labels"], federation.kind),
-    ]
-    rows = [f"{'task':<32}{'terminals':>12}{'training rows':>16}{'test rows':>12}"]
-    for name, task in facts["per_task"].items():
-        shown = textwrap.shorten(name, 31, placeholder="…") or name[:31]
-        rows.append(f"{shown:<32}{task['terminals']:>12,}{task['train_rows']:>16,}{task['test_rows']:>12,}")
-    if facts["tasks"] > MOST_TASKS:
-        rows.append(f"… and {facts['tasks'] - MOST_TASKS:,} more tasks")
-    return _text(facts, lines) + "\n\n" + "\n".join(rows)
 
 
 def _label_lines(title: str, labels: dict[str, Any], kind: str) -> list[tuple[str, str]]:

@@ -128,13 +128,26 @@ def _problem(models: Learned) -> Relationship:
     """The coupling that the models were learned with; refused where rows had a say in the problem."""
     known, certificate = models.provenance, models.certificate
     options = {**known.get("configuration", {}).get("options", {}), **known.get("estimator", {})}
+    # Models of a private run need no release, or are not private.
+    statement, private = models.provenance.get(STATEMENT), {}
+    if statement is None:
+        text = (
+            "their file does not name the source of the noise of its private run, and earlier versions used the seed: "
+            "these models are not private, train again"
+        )
+        private = {text: isinstance(certificate, NoisedCertificate)}
+    elif not statement["private"]:
+        private = {f"{SIMULATION}; train again without --seed (in Python with random_state=None)": True}
+    else:
+        text = "a private run has told what it may, and its models may be given away as they are"
+        private = {f"{text}: {statement['words']}": True}
     chosen = "auto" in (options.get("lambda1"), options.get("lambda2")) or "chosen" in known
     obstacles = {
         "they are released already": "privacy" in known,
         "their file does not say how they were learned: train them again with this version": "rows"
         not in known.get("data", {})
         or "relationship" not in options,
-        **_of_private_run(models),
+        **private,
         "their loss has slopes without a bound: train with --loss smoothed-hinge, hinge or logistic": not isinstance(
             models.loss, BOUNDED
         ),
@@ -155,21 +168,6 @@ def _problem(models: Learned) -> Relationship:
             raise ConfigError(f"these models cannot be released: {way}")
     names = ("relationship", "lambda1", "lambda2")
     return Options.of(**{name: options[name] for name in names}).chosen_relationship()
-
-
-def _of_private_run(models: Learned) -> dict[str, bool]:
-    """Obstacles to a release of the models of a private run: they need no release, or are not private."""
-    statement = models.provenance.get(STATEMENT)
-    if statement is None:
-        return {
-            "their file does not name the source of the noise of its private run, and earlier versions used the seed: "
-            "these models are not private, train again": isinstance(models.certificate, NoisedCertificate)
-        }
-    if not statement["private"]:
-        return {f"{SIMULATION}; train again without --seed (in Python with random_state=None)": True}
-    return {
-        f"a private run has told what it may, and its models may be given away as they are: {statement['words']}": True
-    }
 
 
 def _target(models: Learned) -> float:

@@ -150,24 +150,22 @@ def figure_html(study: str, section: Section, chart: Chart, level: int = 2) -> s
     note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
     half = section.paired if isinstance(chart, LineChart) else isinstance(chart, Heat) and len(chart.columns) <= 12
     data = chart.parts if isinstance(chart, Panels) else (chart,)
-    tables = "".join(
-        (f'<p class="caption">{escape(part.title)}</p>' if isinstance(chart, Panels) else "")
-        + _data_table(*part.table())
-        for part in data
-    )
+    tables = ""
+    for part in data:
+        head, rows = part.table()
+        body = "".join(
+            f'<tr><th scope="row">{escape(row[0])}</th>'
+            + "".join(f"<td>{escape(text)}</td>" for text in row[1:])
+            + "</tr>"
+            for row in rows
+        )
+        tables += f'<p class="caption">{escape(part.title)}</p>' if isinstance(chart, Panels) else ""
+        tables += _scrolling(head, f"<tbody>{body}</tbody>", "numbers")
     return (
         f'<figure class="chart{" half" if half else ""}" id="{escape(f"{study}-{chart.key}")}-chart">'
         f"<figcaption>{title}{note}</figcaption>{svg.draw(chart)}"
         f'<details class="data"><summary>Values as a table</summary>{tables}</details></figure>'
     )
-
-
-def _data_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(text)}</td>" for text in row[1:]) + "</tr>"
-        for row in rows
-    )
-    return _scrolling(head, f"<tbody>{body}</tbody>", "numbers")
 
 
 def _table(table: Table) -> str:

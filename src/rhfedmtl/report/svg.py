@@ -102,7 +102,17 @@ def _plot(chart: LineChart, height: int, *, labels: bool) -> str:
     names = ", ".join(s.label for s in chart.series)
     alt = f"{chart.title}: {chart.y.label} over {chart.x.label} for {names}. The values stand in the table below."
     named = [s for s in chart.series if labels and s.kind != "hollow"]
-    direct = _end_labels(chart, named, height) if 1 < len(named) <= 8 else ""
+    direct = ""
+    if 1 < len(named) <= 8:
+        # Names at the ends of the lines, moved apart if they would overlap.
+        lasts = ((s, [y for y in s.y if y is not None and _shown(chart, y)][-1:]) for s in named)
+        ends = sorted(((_down(chart.y, y, height), s) for s, last in lasts for y in last), key=lambda pair: pair[0])
+        places = spread([y for y, _ in ends], LINE_OF_TEXT, height)
+        direct = "".join(
+            f'<text class="end c{s.style.colour}" data-series="{escape(s.key)}" x="100%" dx="10" y="{y:.1f}" '
+            f'dy="0.35em">{escape(_clipped(s.label, 24))}</text>'
+            for y, (_, s) in zip(places, ends, strict=True)
+        )
     drawn = (
         f'<svg class="frame" height="{height}" role="img" aria-label="{escape(alt)}">'
         f'{lines(chart, height, most_ticks=7 if labels else 5)}{direct}<g class="pointer"></g></svg>'
@@ -203,22 +213,6 @@ def _mark(series: Series, x: str, y: float) -> str:
 def _dash(series: Series) -> str:
     dash = DASHES[series.style.dash]
     return f' stroke-dasharray="{dash}"' if dash else ""
-
-
-def _end_labels(chart: LineChart, series: Sequence[Series], height: int) -> str:
-    """Names at the ends of the lines, moved apart where they would overlap."""
-    ends = []
-    for s in series:
-        last = next((y for y in reversed(s.y) if y is not None and _shown(chart, y)), None)
-        if last is not None:
-            ends.append((_down(chart.y, last, height), s))
-    ends.sort(key=lambda pair: pair[0])
-    places = spread([y for y, _ in ends], LINE_OF_TEXT, height)
-    return "".join(
-        f'<text class="end c{s.style.colour}" data-series="{escape(s.key)}" x="100%" dx="10" y="{y:.1f}" '
-        f'dy="0.35em">{escape(_clipped(s.label, 24))}</text>'
-        for y, (_, s) in zip(places, ends, strict=True)
-    )
 
 
 def spread(wanted: Sequence[float], room: float, height: float) -> list[float]:

@@ -129,7 +129,17 @@ def _derived(result: StudyResult) -> str:
         size = f" over {len(record.tasks)} tasks after {best.rounds:g} rounds" if len(record.tasks) > 1 else ""
         ending = "" if record.result is None else f"; its certificate: {record.result.certified}"
         return f"{where}{reached}{size}{ending}."
-    return f"{where}{reached}, {_margin(result, best, ranked[1], result.labels[ranked[1].variant])}."
+    # How far the best is ahead of the next: paired over seeds.
+    second, other = ranked[1], result.labels[ranked[1].variant]
+    ahead, half = result.difference(best.variant, best.at, second.variant) or (0.0, None)
+    pair = f"paired over {best.seeds} seeds"
+    if half is None:
+        margin = f"against {second.mean:.3f} of {other} (one seed, so no test)"
+    elif ahead <= half:
+        margin = f"which is not distinguishable from {other} ({signed(ahead)} ± {half:.3f}, {pair})"
+    else:
+        margin = f"better than {other} by {ahead:.3f} ± {half:.3f} ({pair})"
+    return f"{where}{reached}, {margin}."
 
 
 def _extremes(result: StudyResult, at: At, x: str) -> str:
@@ -154,18 +164,6 @@ def _ranked(result: StudyResult, at: At) -> list[Cell]:
     return sorted((c for c in cells if c.mean is not None), key=lambda c: -result.study.sign * (c.mean or 0.0))
 
 
-def _margin(result: StudyResult, best: Cell, second: Cell, other: str) -> str:
-    """How far the best is ahead of the next: paired over seeds."""
-    difference = result.difference(best.variant, best.at, second.variant)
-    ahead, half = difference or (0.0, None)
-    if half is None:
-        return f"against {second.mean:.3f} of {other} (one seed, so no test)"
-    pair = f"paired over {best.seeds} seeds"
-    if ahead <= half:
-        return f"which is not distinguishable from {other} ({signed(ahead)} ± {half:.3f}, {pair})"
-    return f"better than {other} by {ahead:.3f} ± {half:.3f} ({pair})"
-
-
 MEANING = (
     "A certificate compares the objective of the models with a bound that no models can beat: “within 3 %” means that "
     "the best possible objective is at most 3 % lower. It is about the training problem, not about new rows. Where the "
@@ -187,7 +185,12 @@ def _setting(value: Any) -> str:
 
 def settings(result: StudyResult) -> dict[str, str]:
     """What all runs of a study share, in words: data, prices, budgets, weights, faults, seeds, versions."""
-    record = _some_record(result)
+    # Read shared settings from the reference if possible, where single runs are shown.
+    names = [result.study.reference, *result.running, *result.labels]
+    every = (result.records(name, at) for at in [focus(result), *result.places] for name in names)
+    record = next((records[0] for records in every if records), None)
+    if record is None:
+        raise ConfigError(f"study {result.study.name} has no runs: make it again")
     configuration, axes = record.configuration, result.study.axes
     facts = {
         "data": _data(record, axes),
@@ -216,15 +219,6 @@ def _weights(result: StudyResult) -> str:
     selections = [record.selection for record in result.every_record()]
     reasons = [f" ({selection.why})" for selection in selections if selection is not None and len(selections) == 1]
     return "".join([", ".join(texts), *reasons])
-
-
-def _some_record(result: StudyResult) -> Record:
-    """A record to read shared settings from: of the reference if possible, where single runs are shown."""
-    for at in [focus(result), *result.places]:
-        for name in [result.study.reference, *result.running, *result.labels]:
-            if found := result.records(name, at):
-                return found[0]
-    raise ConfigError(f"study {result.study.name} has no runs: make it again")
 
 
 def _data(record: Record, axes: Mapping[str, Any]) -> str:

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rhfedmtl.maths.intervals import interval
-from rhfedmtl.studies.study import EVEN, Cell, StudyResult, place, short
+from rhfedmtl.studies.study import EVEN, StudyResult, place, short
 
 
 def verdicts(result: StudyResult) -> list[str]:
     """Say of every variant in how many cells it is better or worse than the reference."""
-    lines = []
+    lines, reference = [], result.labels[result.study.reference]
     for name in result.running:
         cells = [c for c in result.cells if c.variant == name and c.against is not None]
-        if cells:
-            lines.append(f"{result.labels[name]} is {_verdict(result, cells)}.")
+        if not cells:
+            continue
+        # The most frequent verdict first, then the mean difference.
+        mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
+        unit = f"{_signed(100 * mean, '.1f')} points" if result.study.metric != "rmse" else _signed(mean, ".3g")
+        counts = {word: sum(c.verdict == word for c in cells) for word in ("better", EVEN, "worse")}
+        words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
+        if words:
+            than = "from" if words[0] == EVEN else "than"
+            text = f"{words[0]} {than} {reference} in {counts[words[0]]} of {len(cells)} cells"
+            text += "".join(f", {word} in {counts[word]}" for word in words[1:])
+            text += f" ({unit} on average, paired over {result.study.seeds} seeds)"
+        else:
+            over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
+            text = f"{unit} from {reference}{over}; one seed has no interval"
+        lines.append(f"{result.labels[name]} is {text}.")
     return lines
-
-
-def _verdict(result: StudyResult, cells: Sequence[Cell]) -> str:
-    """Compare with the reference: the most frequent verdict first, then the mean difference."""
-    mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
-    unit = f"{_signed(100 * mean, '.1f')} points" if result.study.metric != "rmse" else _signed(mean, ".3g")
-    reference = result.labels[result.study.reference]
-    counts = {word: sum(c.verdict == word for c in cells) for word in ("better", EVEN, "worse")}
-    if not any(counts.values()):
-        over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
-        return f"{unit} from {reference}{over}; one seed has no interval"
-    words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
-    than = "from" if words[0] == EVEN else "than"
-    first = f"{words[0]} {than} {reference} in {counts[words[0]]} of {len(cells)} cells"
-    rest = "".join(f", {word} in {counts[word]}" for word in words[1:])
-    return f"{first}{rest} ({unit} on average, paired over {result.study.seeds} seeds)"
 
 
 def findings(result: StudyResult) -> list[str]:

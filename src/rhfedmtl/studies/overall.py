@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,16 +53,12 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
     above = (lines[None] > lines[:, None]).sum(axis=1)
     level = (lines[None] == lines[:, None]).sum(axis=1) - 1
     ranks = (1.0 + above + level / 2.0).mean(axis=(1, 2))
-    rows = [
-        Overall(
-            name,
-            *interval(areas[name]),
-            _against(result, areas, name),
-            float(rank),
-            _relative_gap(result, name, line),
-        )
-        for name, rank in zip(known, ranks, strict=True)
-    ]
+    rows = []
+    for name, rank in zip(known, ranks, strict=True):
+        runs = [record.result for at in line for record in result.records(name, at) if record.result is not None]
+        gaps = [run.relative_gap for run in runs if run.relative_gap is not None]
+        gap = float(np.exp(np.mean(np.log(np.maximum(gaps, SMALLEST))))) if gaps else None
+        rows.append(Overall(name, *interval(areas[name]), _against(result, areas, name), float(rank), gap))
     return sorted(rows, key=lambda row: row.rank)
 
 
@@ -78,13 +73,3 @@ def _against(result: StudyResult, areas: dict[str, Float64Array], name: str) -> 
     if reference is None or name == result.study.reference:
         return None
     return interval(result.study.sign * (areas[name] - reference))
-
-
-def _relative_gap(result: StudyResult, name: str, line: Sequence[At]) -> float | None:
-    gaps = [
-        record.result.relative_gap
-        for at in line
-        for record in result.records(name, at)
-        if record.result is not None and record.result.relative_gap is not None
-    ]
-    return float(np.exp(np.mean(np.log(np.maximum(gaps, SMALLEST))))) if gaps else None

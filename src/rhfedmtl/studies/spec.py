@@ -138,6 +138,14 @@ def study(
     x = document.get("x", next(iter(axes), None))
     if axes and x not in axes:
         raise lines.error("x", f"x = {x!r} is none of the axes: {', '.join(axes)}")
+    places, names, paper = grid(axes), [variant.name for variant in variants], list[Printed]()
+    for i, printed in enumerate(document.get("paper", ())):
+        values = np.array(printed.get("values", []), dtype=object).ravel()
+        if printed.get("method") not in names or len(values) != len(places):
+            raise lines.error(
+                f"paper.{i}", f"printed values: a method of {names} and {len(places)} values, got {len(values)}"
+            )
+        paper += [Printed(printed["method"], at, float(value)) for at, value in zip(places, values, strict=True)]
     entries = list(_entries(document, variants, axes, count, lines))
     _check_heeded(document, axes, entries, lines)
     told = {"title": name, "metric": "balanced_accuracy"} | {key: document[key] for key in TOLD if key in document}
@@ -148,7 +156,7 @@ def study(
         variants=variants,
         axes=axes,
         points=[point for point, _ in entries],
-        paper=list(_printed(document, variants, axes, lines)),
+        paper=paper,
     )
     return PlannedStudy(planned, {point.run: config for point, config in entries})
 
@@ -295,20 +303,6 @@ def _check_heeded(document: Document, axes: Iterable[str], entries: Sequence[Ent
         told = [(value, options) for value, options in told if value != Options()[name]]
         if told and not any(options[name] == value for value, options in told):
             raise lines.error(places[name], f"{name} has no effect on any of the methods: leave it out")
-
-
-def _printed(
-    document: Document, variants: Iterable[Variant], axes: Mapping[str, list[Any]], lines: SourceLines
-) -> Iterator[Printed]:
-    places = grid(axes)
-    names = [variant.name for variant in variants]
-    for i, printed in enumerate(document.get("paper", ())):
-        values = np.array(printed.get("values", []), dtype=object).ravel()
-        if printed.get("method") not in names or len(values) != len(places):
-            raise lines.error(
-                f"paper.{i}", f"printed values: a method of {names} and {len(places)} values, got {len(values)}"
-            )
-        yield from (Printed(printed["method"], at, float(value)) for at, value in zip(places, values, strict=True))
 
 
 def _put(document: Document, where: str, value: Any) -> None:

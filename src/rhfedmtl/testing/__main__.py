@@ -15,26 +15,21 @@ def main() -> int:
     commands = parser.add_subparsers(required=True)
     conformance = commands.add_parser("conformance", help="checks of entries of the registries, by name")
     conformance.add_argument("names", nargs="+", metavar="NAME", help="of an algorithm, loss, data set, engine, …")
-    conforming = [_conforms(name) for name in parser.parse_args().names]
-    return 0 if all(conforming) else 1
-
-
-def _conforms(name: str) -> bool:
-    """Run all checks of a name; a check that fails does not stop the others."""
-    good = True
-    try:
-        for noun, what, check in checks(name):
-            try:
-                check()
-                answer = "ok    "
-            except Exception as error:
-                good, first = False, next(iter(filter(None, str(error).splitlines())), type(error).__name__)
-                answer = f"FAILED {first.strip()}\n       "
-            sys.stdout.write(f"{answer} {noun} {name}: {what}\n")
-    except RHFedMTLError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return False
-    return good
+    status = 0
+    for name in parser.parse_args().names:
+        try:
+            for noun, what, check in checks(name):
+                try:
+                    check()
+                    answer = "ok    "
+                except Exception as error:  # a check that fails does not stop the others
+                    status, first = 1, next(iter(filter(None, str(error).splitlines())), type(error).__name__)
+                    answer = f"FAILED {first.strip()}\n       "
+                sys.stdout.write(f"{answer} {noun} {name}: {what}\n")
+        except RHFedMTLError as error:
+            sys.stderr.write(f"error: {error}\n")
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -306,7 +306,15 @@ class _Maker:
         if texts:
             more = ", and one for gaps" if texts.keys() & gaps.keys() else ""
             self.notes.append(f"text in {listing(list(texts))}: a column of 0 and 1 for each value{more}")
-        if ids := [name for name, column in features.items() if column.words is None and _numbers_rows(column)]:
+        ids = []
+        for name, column in features.items():
+            # Whole numbers that differ in all rows, of which there are more than classes can have.
+            values = column.values
+            integers = bool((values == np.round(values)).all())  # False if there are gaps
+            many = len(values) > cells.MOST_CLASSES
+            if column.words is None and integers and many and len(np.unique(values)) == len(values):
+                ids.append(name)
+        if ids:
             columns, has = ("column", "has") if len(ids) == 1 else ("columns", "have")
             self.notes.append(
                 f"{columns} {listing(ids)} {has} another whole number in every row and became a feature: leave an "
@@ -320,13 +328,6 @@ class _Maker:
                 f"{_gaps(sum(numbers.values()))} in {listing(list(numbers))}: filled by the mean of the training rows, "
                 f"with a column that says where (--missing {', '.join(MISSING[1:])})"
             )
-
-
-def _numbers_rows(column: Cells) -> bool:
-    """Return True for whole numbers that differ in all rows, of which there are more than classes can have."""
-    values = column.values
-    integers = bool((values == np.round(values)).all())  # False if there are gaps
-    return integers and len(values) > cells.MOST_CLASSES and len(np.unique(values)) == len(values)
 
 
 def _gaps(count: int) -> str:

@@ -122,7 +122,17 @@ class _Reader:
             self.notation = self.notation._replace(comma=delimiter != ",")
             stream.seek(0)
             reader = csv.reader(_lines(stream, self.path), delimiter=delimiter, strict=True)
-            names = _header(next(reader, []), self.path)
+            fields = next(reader, [])
+            # A column without a name gets the name that pandas gives it.
+            names = [name.strip() or f"Unnamed: {i}" for i, name in enumerate(fields)]
+            if len(names) < 2:
+                first = repr(names[0][:40]) if names and fields[0].strip() else "empty"
+                raise DataError(
+                    f"{self.path} has no header with two or more columns: its first line must name them, and is {first}"
+                )
+            twice = next((name for name, count in Counter(names).items() if count > 1), None)
+            if twice is not None:
+                raise DataError(f"{self.path}: the header names the column {twice!r} twice: rename one of them")
             columns: dict[str, list[Array]] = {name: [] for name in names}
             self.thousands = dict.fromkeys(names, "")
             lines = []
@@ -160,18 +170,6 @@ def _lines(stream: IO[str], path: Path) -> Iterator[str]:
                 f"{path} has a line of {LONGEST_LINE:,} characters or more: is it a table? Write wide tables as .npz"
             )
         yield line
-
-
-def _header(fields: list[str], path: Path) -> list[str]:
-    """Names of the columns; those without one get the name that pandas gives them."""
-    names = [name.strip() or f"Unnamed: {i}" for i, name in enumerate(fields)]
-    if len(names) < 2:
-        first = repr(names[0][:40]) if names and fields[0].strip() else "empty"
-        raise DataError(f"{path} has no header with two or more columns: its first line must name them, and is {first}")
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise DataError(f"{path}: the header names the column {twice!r} twice: rename one of them")
-    return names
 
 
 def _rows(reader: Any, names: list[str], path: Path) -> Iterator[tuple[int, list[str]]]:
