@@ -19,8 +19,8 @@ from tests.waiting import wait_for
 
 from rhfedmtl.algorithms.options import RESERVED, option_kinds
 from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES
+from rhfedmtl.cli import live
 from rhfedmtl.cli import main as cli
-from rhfedmtl.cli import train
 from rhfedmtl.cli.options import LEARNING
 from rhfedmtl.cli.short_help import COMMON
 from rhfedmtl.data.registry import DATASETS
@@ -260,13 +260,13 @@ def test_every_command_stands_in_a_panel_of_the_help() -> None:
 def test_progress_rises_to_its_end(options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By budget, by server iterations, or by the logarithm of the gap: from near 0 to 1, and never past it by much."""
     shares: list[float] = []
-    measure = train._ShareDone.__call__
+    measure = live.ShareDone.__call__
 
-    def spy(self: train._ShareDone, progress: Any) -> float:
+    def spy(self: live.ShareDone, progress: Any) -> float:
         shares.append(measure(self, progress))
         return shares[-1]
 
-    monkeypatch.setattr(train._ShareDone, "__call__", spy)
+    monkeypatch.setattr(live.ShareDone, "__call__", spy)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "argv", ["rhfedmtl", "train", "--tasks", "2", *options, "--out", str(tmp_path)])
     with pytest.raises(SystemExit):

@@ -99,6 +99,7 @@ def compare(
 
     rhfedmtl compare --data har --seeds 20 --engine ray --address auto
     """
+    from rhfedmtl.cli.live import runs_bar
     from rhfedmtl.studies import spec as specs
     from rhfedmtl.studies.findings import verdicts
     from rhfedmtl.studies.overall import overall
@@ -191,21 +192,6 @@ def spread(engine: str, address: str | None, workers: int | None) -> Iterator[An
 
     with redirect_stdout(sys.stderr), session(address), Pool() as pool:
         yield pool
-
-
-@contextmanager
-def runs_bar(*, live: bool) -> Iterator[Any]:
-    """Show how many runs are done, and the time left."""
-    if not live:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def show(found: StudyResult) -> None:

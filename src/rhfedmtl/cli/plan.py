@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +22,6 @@ from rhfedmtl.cli.options import (
     print_json,
     with_planning_options,
 )
-from rhfedmtl.cli.text import amount
 from rhfedmtl.data.request import SPLIT_FIELDS, Request
 from rhfedmtl.errors import ConfigError
 
@@ -107,6 +104,7 @@ def plan(
     rhfedmtl plan --terminals 1500 --samples-per-task 32000 --budget energy=1e6 --privacy epsilon=1,delta=1e-6
     """
     from rhfedmtl.algorithms.options import idle, no_effect
+    from rhfedmtl.cli.live import budgets_bar
     from rhfedmtl.planning.pilot import Pilot
     from rhfedmtl.planning.request import PlanRequest
     from rhfedmtl.planning.target import Target
@@ -145,31 +143,12 @@ def plan(
     if target is None:
         report: PlanReport | TargetReport = asked.plan(pilot_rounds)
     else:
-        with _bar(live=not as_json and sys.stderr.isatty()) as watch:
+        with budgets_bar(live=not as_json and sys.stderr.isatty()) as watch:
             report = asked.seek(Target.of(target), resource, seeds=seeds, points=points, watch=watch)
     if as_json:
         print_json({**report.to_dict(), "configuration": asked.configuration()})
     else:
         text_of.show(report)
-
-
-@contextmanager
-def _bar(*, live: bool) -> Iterator[Any]:
-    """Show on stderr which budget is being tried."""
-    if not live:
-        yield lambda *_: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (BarColumn(24), TextColumn("{task.completed}/{task.total} budgets  {task.fields[state]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, state="first budget")
-
-        def show(done: int, total: int, point: Any) -> None:
-            bar.update(task, completed=done, total=total, state=f"{amount(point.budget)} gives {point.result:.4g}")
-
-        yield show
 
 
 def calibrate(

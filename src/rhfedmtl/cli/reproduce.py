@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rhfedmtl.cli.compare import SweepEngine, Workers, runs_bar, show, spread
+from rhfedmtl.cli.compare import SweepEngine, Workers, show, spread
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import Address, print_json
 from rhfedmtl.cli.text import fact, paragraph
@@ -67,6 +67,7 @@ def reproduce(
 
     rhfedmtl reproduce published --path data/ --seeds 5
     """
+    from rhfedmtl.cli.live import runs_bar
     from rhfedmtl.studies import published
     from rhfedmtl.studies import reproduce as paper
 

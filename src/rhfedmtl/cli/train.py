@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,8 +48,7 @@ if TYPE_CHECKING:
     from rhfedmtl.runs.session import Session
     from rhfedmtl.runs.tracking import Logger
     from rhfedmtl.training.checkpoint import Checkpoint
-    from rhfedmtl.training.config import RunConfig
-    from rhfedmtl.training.run import Progress, Result, Watcher
+    from rhfedmtl.training.run import Result, Watcher
 
 HOW = tuple(each.name for each in fields(Execution))
 INTERRUPTED = 130
@@ -114,6 +110,7 @@ def train(
 
     rhfedmtl train --data watch --grouped --budget energy=2000
     """
+    from rhfedmtl.cli import live as running
     from rhfedmtl.runs import session, tracking
     from rhfedmtl.training.config import RunConfig
 
@@ -146,7 +143,7 @@ def train(
     live = not as_json and sys.stderr.isatty()
     with (
         session.ready(how),
-        _watcher(live=live, share_done=_ShareDone(start.notes["config"] if start else config)) as watch,
+        running.watched(live=live, share_done=running.ShareDone(start.notes["config"] if start else config)) as watch,
     ):
         if start is None:
             run = session.begin(config, how, out, checkpoint_every, watch)
@@ -230,99 +227,6 @@ def _how(told: dict[str, Any], start: Checkpoint | None) -> Execution:
     if before is None or given.get("engine", before.engine) != before.engine:
         return Execution(**given)
     return replace(before, **given)
-
-
-@contextmanager
-def _watcher(*, live: bool, share_done: _ShareDone) -> Iterator[Any]:
-    """Show progress while a run goes on; Ctrl-C ends it after the present round, and what was done is kept.
-
-    Before the first round is done there is nothing to keep, and it ends at once.
-    """
-    begun = stop = False
-
-    def interrupt(*_: Any) -> None:
-        nonlocal stop
-        if stop or not begun:
-            raise KeyboardInterrupt
-        stop = True
-
-    def goes_on(_: Progress) -> bool:
-        nonlocal begun
-        begun = True
-        return not stop
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        if not live:
-            yield goes_on
-            return
-        with _bar() as bar:
-            task = bar.add_task("", total=1.0, state="getting ready (the first run compiles, some seconds)")
-
-            def show(progress: Progress) -> bool:
-                bar.update(task, completed=share_done(progress), state=_state(progress))
-                return goes_on(progress)
-
-            yield show
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _bar() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.table import Column
-
-    columns = (
-        BarColumn(8),
-        TimeRemainingColumn(table_column=Column(min_width=7, no_wrap=True)),
-        TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
-    )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
-
-
-class _ShareDone:
-    """How far a run has come: by its budgets and server iterations, or on the way of the gap to where it ends.
-
-    The gap falls by about the same factor in every round, so its logarithm tells the time.
-    """
-
-    def __init__(self, config: RunConfig) -> None:
-        self._limits = dict(config.resources()[1])
-        self._cloud_rounds = config.options.cloud_rounds
-        self._target = config.target_gap
-        self._first: float | None = None
-
-    def __call__(self, progress: Progress) -> float:
-        """Share from 0 to 1."""
-        shares = [1.0 - progress.left.get(name, limit) / limit for name, limit in self._limits.items() if limit > 0.0]
-        if self._cloud_rounds:
-            shares.append(progress.cloud_round / self._cloud_rounds)
-        if self._target or not shares:
-            shares.append(self._way(progress))
-        return max(shares)
-
-    def _way(self, progress: Progress) -> float:
-        from rhfedmtl.training.config import GOOD_ENOUGH, OPEN_ROUNDS
-
-        found = progress.certificate
-        if found is None or not 0.0 < found.gap < float("inf"):
-            return progress.round / OPEN_ROUNDS
-        target = self._target or GOOD_ENOUGH * found.gap / found.relative_gap
-        self._first = self._first or found.gap
-        way = math.log(self._first / found.gap) / max(math.log(self._first / target), 1e-9)
-        return min(max(0.0, way), 1.0)
-
-
-def _state(progress: Progress) -> str:
-    from rhfedmtl.training.run import mean
-
-    parts = [f"round {progress.round}" + (f" ({by_solver(progress.rounds_by_solver)})" if progress.round else "")]
-    parts += [f"{name} {mean(progress.metrics[name]):.3f}" for name in ("accuracy", "rmse") if name in progress.metrics]
-    if progress.certificate is not None:
-        parts.append(f"relative gap {progress.certificate.relative_gap:.1e}")
-    parts += [f"{name} left {amount(left)}" for name, left in progress.left.items() if left != float("inf")]
-    return "  ".join(parts)
 
 
 def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

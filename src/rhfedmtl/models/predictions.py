@@ -1,0 +1,152 @@
+"""Predictions for the rows of a file: the columns of the file, the model of each row, metrics if there are labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rhfedmtl.data.loaders import cells, table, table_files
+from rhfedmtl.errors import ConfigError, DataError, nearest
+from rhfedmtl.maths import metrics
+from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.training.result import mean
+
+
+class NewRows:
+    """Rows of a file, with the columns of tasks, labels and features.
+
+    After `predict`, ``without_task`` has the rows with an empty task, ``same`` the tasks whose number is spelled
+    differently, and ``filled`` the columns with gaps that had no gap in training.
+    """
+
+    def __init__(
+        self,
+        models: TaskModels,
+        path: Path,
+        task_column: str | None,
+        task: str | None,
+        label: str | None,
+        drop: list[str],
+    ) -> None:
+        if task is not None and task_column is not None:
+            raise ConfigError("--task names the task of all rows, --task-column a column of tasks: give one of them")
+        self.models, self.where, self.task, self.label, self.drop = models, str(path), task, label, drop
+        self.filled: list[str] = []
+        self.same: dict[str, str] = {}
+        self.without_task: list[int] = []
+        request = models.provenance.get("configuration", {}).get("request", {})
+        self.column = task_column or request.get("settings", {}).get("task") or "task"
+        preparation = models.preparation
+        texts = [] if preparation is None else [preparation.columns[j] for j in preparation.texts]
+        gaps = cells.GAPS if preparation is None else cells.GAPS | set(preparation.gap_words)
+        self.read = table_files.read(path, [name for name in (self.column, label, *texts) if name is not None], gaps)
+        self.table, self.place = self.read.columns, self.read.place
+        for name in [*([task_column] if task_column else []), *([label] if label else []), *drop]:
+            if name not in self.table:
+                hint = nearest(name, self.table)
+                raise DataError(f"{path} has no column {name!r}: it has {table.listing(list(self.table))}{hint}")
+
+    def predict(self) -> dict[str, Any]:
+        """Return the columns of the answer: task, prediction, scores and, with log odds, probabilities."""
+        models, tasks, X = self.models, self._tasks(), self._features()
+        scores = models.scores(X, tasks)
+        answer: dict[str, Any] = {"task": tasks if isinstance(tasks, list) else [tasks] * len(X)}
+        answer["prediction"] = models.labels(scores)
+        names = ["score"] if scores.shape[1] == 1 else [f"score_{name}" for name in models.classes.tolist()]
+        if models.kind != "regression":
+            answer |= dict(zip(names, scores.T, strict=True))
+        if models.proper:
+            odds = models.probabilities(scores)
+            answer |= {f"probability_{name}": odds[:, k] for k, name in enumerate(models.classes.tolist())}
+        return answer
+
+    def facts(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return tasks that training did not see, gaps, and metrics if the labels are there."""
+        tasks = sorted(set(answer["task"]) - {""})
+        unknown = [name for name, b in zip(tasks, self.models.find(tasks).tolist(), strict=True) if b < 0]
+        return {
+            "tasks": len(tasks),
+            "unknown_tasks": unknown,
+            "unseen_model": self.models.unseen_kind,
+            "without_task": len(self.without_task),
+            "filled": self.filled,
+            "metrics": {} if self.label is None else self._metrics(answer, self.label),
+        }
+
+    def _tasks(self) -> Any:
+        """Return the task of every row, empty if its cell is empty; or the task of all rows."""
+        models = self.models
+        if self.task is not None:
+            if self.task in self.table and models.find(self.task)[0] < 0:
+                raise DataError(
+                    f"--task {self.task} names one task for all rows; for a column: --task-column {self.task}"
+                )
+            return str(models.only(self.task).tasks[0])
+        if self.column in self.table:
+            words = cells.spelled(self.table[self.column])
+            self.without_task = [row for row, word in enumerate(words) if word is None]
+            # Training may know a task by another spelling of its number.
+            numbers = {str(name): cells.plain_number(str(name)) for name in models.tasks.tolist()}
+            count = Counter(numbers.values())
+            unique = {number: name for name, number in numbers.items() if count[number] == 1}
+            strange = sorted({word for word in words if word is not None} - numbers.keys())
+            self.same = {word: unique[number] for word in strange if (number := cells.plain_number(word)) in unique}
+            return ["" if word is None else self.same.get(word, word) for word in words]
+        if len(models.tasks) == 1:
+            return str(models.tasks[0])
+        raise DataError(
+            f"{self.where} has no column {self.column!r} that names each row's task: name it with --task-column, or "
+            "give a task for all rows with --task"
+        )
+
+    def _features(self) -> Any:
+        """Return the features in the order of the models."""
+        models, columns = self.models, list(self.models.feature_names)
+        unnamed = [f"X{j}" for j in range(models.n_features)]
+        in_order = self.where.endswith(".npz") and f"X{models.n_features}" not in self.table
+        if in_order and self.table.keys() >= set(unnamed) and not self.table.keys() & set(columns):
+            columns = unnamed  # of an array X, which has no names
+        else:
+            columns = columns or [n for n in self.table if n not in {self.column, self.label, *self.drop}]
+            if len(columns) > models.n_features:
+                columns = [name for name in columns if not table.is_index(name, self.table[name])]
+        if models.preparation is not None or columns == list(models.feature_names):
+            X, self.filled = models.prepared(self.read, self.where)
+            return X
+        if len(columns) != models.n_features:
+            raise DataError(
+                f"{self.where} has {len(columns)} features ({table.listing(columns)}), the models were learned from "
+                f"{models.n_features}: leave other columns out with --drop"
+            )
+        return np.column_stack([self._numbers(name) for name in columns])
+
+    def _numbers(self, name: str) -> Any:
+        where = f"{self.where}, column {name!r}"
+        return cells.needed_numbers(self.table[name], self.read.notation, where, self.place)
+
+    def _metrics(self, answer: dict[str, Any], label: str) -> dict[str, float | None]:
+        """Return the mean over tasks of each metric."""
+        models = self.models
+        if models.kind == "regression":
+            truth, scores = self._numbers(label), answer["prediction"][:, None]
+        else:
+            where, words = f"{self.where}, column {label!r}", cells.spelled(self.table[label])
+            if None in words:
+                raise DataError(f"{where}, {self.place(words.index(None))} is empty: fill it or drop the row")
+            labels = [str(word) for word in words]
+            codes = {str(name): k for k, name in enumerate(models.classes.tolist())}
+            # Labels of whole numbers go by their value, however they are written.
+            spelt = {name: name if name in codes else cells.plain_number(name) for name in set(labels)}
+            strange = sorted(name for name in spelt if spelt[name] not in codes)
+            if strange:
+                raise DataError(f"{where} holds the label {strange[0]!r}, the models know {table.listing(list(codes))}")
+            truth = np.array([codes[spelt[name]] for name in labels])
+            scores = np.column_stack([values for name, values in answer.items() if name.split("_")[0] == "score"])
+        task = np.array(answer["task"])
+        names = [name for name in np.unique(task) if name]  # rows without a task belong to no mean over tasks
+        parts = [metrics.measure(truth[task == name], scores[task == name], len(models.classes)) for name in names]
+        means = {name: mean(np.array([part[name] for part in parts])) for name in (parts[0] if parts else ())}
+        return {name: None if np.isnan(value) else value for name, value in means.items()}
