@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,7 @@ from rhfedmtl.cli.options import (
     typed,
     with_learning_options,
 )
-from rhfedmtl.cli.text import console, paragraph
+from rhfedmtl.cli.text import paragraph, show_lambda2, show_study
 from rhfedmtl.data.registry import parse_names
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, nearest
@@ -34,12 +34,9 @@ from rhfedmtl.plain import plain
 from rhfedmtl.roles.words import how_many
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.studies.planned import PlannedStudy
-    from rhfedmtl.studies.study import Cell, StudyResult
 
 MANY = 6
 """Methods beyond which tables speak for themselves."""
@@ -139,7 +136,7 @@ def compare(
         facts = {"study": found.study.name, "metric": found.study.metric, "cells": cells, "overall": areas}
         print_json({**facts, "not_run": refusals, "saved": str(out)})
     else:
-        show(found)
+        show_study(found)
         for line in verdicts(found) if len(found.running) <= MANY else ():
             paragraph(line)
         show_lambda2(found)
@@ -192,78 +189,3 @@ def spread(engine: str, address: str | None, workers: int | None) -> Iterator[An
 
     with redirect_stdout(sys.stderr), session(address), Pool() as pool:
         yield pool
-
-
-def show(found: StudyResult) -> None:
-    """Print a study: one table for each place of the axes but the drawn one, the best marked."""
-    from rich.table import Table
-
-    from rhfedmtl.studies.study import short
-
-    screen, study = console(), found.study
-    x = study.x
-    for others in study.others:
-        row = study.line(others)
-        fixed = ", ".join(f"{short(axis)} {value}" for axis, value in others.items())
-        metric = study.metric.replace("_", " ")
-        spread = f"mean over {study.seeds} seeds, ± half of the 95 % interval" if study.seeds > 1 else "one seed"
-        paragraph(f"{metric}{', ' + fixed if fixed else ''}: {spread}, * the best")
-        for part in (row[i : i + 4] for i in range(0, len(row), 4)):
-            table = Table()
-            table.add_column("method", no_wrap=True)
-            for at in part:
-                table.add_column(f"{short(x)} {at[x]:g}" if x else "", justify="right")
-            for name in found.labels:
-                table.add_row(name, *(_text(found, found.cell(name, at)) for at in part))
-            screen.print(table)
-        _show_overall(found, others)
-
-
-def show_lambda2(result: StudyResult) -> None:
-    """Print the λ2 that each method used."""
-    if lambda2 := result.weight_ranges("lambda2"):
-        paragraph("; ".join(f"{label} {values}" for label, values in lambda2.items()), "lambda2: ")
-    if labels := result.lambda2_kept():
-        verb = "chooses" if len(labels) == 1 else "choose"
-        paragraph(
-            f"{', '.join(labels)} {verb} no lambda2, for want of dual variables: give --lambda2, or --tune, "
-            "which chooses the settings of every method",
-            "note: ",
-        )
-
-
-def _show_overall(found: StudyResult, others: Mapping[str, Any]) -> None:
-    """All values of the drawn axis at once."""
-    from rich.table import Table
-
-    from rhfedmtl.studies.overall import overall
-    from rhfedmtl.studies.study import short
-
-    rows = overall(found, others)
-    if len(rows) < 2:
-        return
-    reference = found.study.reference
-    metric = found.study.metric.replace("_", " ")
-    table = Table(title=f"area under {metric} against log {short(found.study.x or '')}", title_justify="left")
-    for head in ("method", "area", f"against {reference}", "mean rank", "relative gap"):
-        table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
-    for row in rows:
-        against = "" if row.against is None else _with_half(*row.against, "+.3f")
-        gap = "-" if row.relative_gap is None else f"{row.relative_gap:.2g}"
-        area = _with_half(row.area, row.half, ".3f")
-        table.add_row(row.variant, area, against, f"{row.rank:.1f}", gap)
-    console().print(table)
-
-
-def _text(found: StudyResult, cell: Cell) -> str | Text:
-    from rich.text import Text
-
-    if cell.mean is None:
-        return "-"
-    text = _with_half(cell.mean, cell.half, ".3f")
-    return Text.assemble((text, "bold"), "*") if found.best(cell.at) == cell.variant else text
-
-
-def _with_half(value: float, half: float | None, form: str) -> str:
-    """A number with half of its interval, which one seed does not have."""
-    return f"{value:{form}}" if half is None else f"{value:{form}}±{half:.3f}"

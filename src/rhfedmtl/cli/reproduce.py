@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rhfedmtl.cli.compare import SweepEngine, Workers, show, spread
+from rhfedmtl.cli.compare import SweepEngine, Workers, spread
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import Address, print_json
-from rhfedmtl.cli.text import fact, paragraph
+from rhfedmtl.cli.text import fact, paragraph, show_study
 from rhfedmtl.plain import plain
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _show_published(lines: list[PrintedFigure], out: Path, as_json: bool) -> Non
 
 def _show(found: Reproduced, studies: list[StudySummary], out: Path) -> None:
     if len(found.studies) == 1:
-        show(found.studies[0])
+        show_study(found.studies[0])
     for study in studies:
         typer.echo(f"\n{study.name}  ({study.runs} runs, {study.table})")
         for line in study.findings:

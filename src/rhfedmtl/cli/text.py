@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rhfedmtl.roles.words import bounded, in_words
+from rhfedmtl.roles.words import bounded, by_solver, how_many, in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from rhfedmtl.studies.study import StudyResult
 
 WIDTH = 80
 
@@ -51,7 +53,7 @@ def amount(x: float) -> str:
 
 
 def metric(value: float | None) -> str:
-    """A metric to three digits, or a dash where there is none."""
+    """Return a metric with three digits, or a dash without a value."""
     return "-" if value is None or value != value else f"{value:.3f}"  # noqa: PLR0124 (NaN is not itself)
 
 
@@ -73,3 +75,109 @@ def private_facts(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     noise = f"updates clipped to {plan['clip']:.3g}, noise {plan['noise']:.3g} on their sum"
     yield "privacy", f"{bound}: {plan['rounds']} rounds, {noise}"
     yield from (("note", note) for note in plan["notes"])
+
+
+def show_run(facts: dict[str, Any], tasks: Sequence[str], metrics: Mapping[str, Any], more: Mapping[str, str]) -> None:
+    """Print a run: its test results by task, and the facts of its end."""
+    from rich.table import Table
+
+    if metrics:
+        typer.echo(f"{facts['algorithm']}: test results by task")
+        table = Table()
+        table.add_column("task")
+        for name in metrics:
+            table.add_column(name.replace("_", " "), justify="right")
+        for b, task in enumerate(tasks[:20]):
+            table.add_row(task, *(metric(values[b]) for values in metrics.values()))
+        if len(tasks) > 20:
+            table.add_row(f"… {len(tasks) - 20} more", *("" for _ in metrics))
+        table.add_section()
+        table.add_row("mean", *(metric(facts[name]) for name in metrics), style="bold")
+        console().print(table)
+    else:
+        typer.echo(f"{facts['algorithm']}: no task has test rows, so nothing was tested")
+    fact("certificate", certified(facts))
+    work = f"{how_many(facts['rounds'], 'round')} in {how_many(facts['cloud_rounds'], 'server iteration')}"
+    fact("work", f"{work}: {by_solver(facts['rounds_by_solver'])}" if facts["rounds_by_solver"] else work)
+    steps = facts["local_steps"]
+    H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
+    fact("local steps", f"H = {H}, {facts['terminal_steps']:,} in all")
+    for name, spent in facts["spent"].items():
+        limit = facts["budget"].get(name)
+        fact("spent", f"{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else ""))
+    if "bytes" in facts["spent"]:
+        fact("evaluation", "declared free" if facts.get("free_evaluation") else "its messages are among what was spent")
+    if "privacy" in facts:
+        for name, text in private_facts(facts["privacy"]):
+            fact(name, text)
+    if "tuning" in facts:
+        chosen = ", ".join(f"{name}={value}" for name, value in facts["tuning"]["chosen"].items())
+        fact("tuned", f"{chosen or 'nothing'} ({facts['tuning']['trials']} trials, not charged)")
+    for note in facts.get("notes", ()):
+        fact("note", note)
+    fact("stopped", f"{facts['stopped']}, after {facts['seconds']:.2f} s")
+    for name, text in more.items():
+        fact(name, text)
+
+
+def show_study(result: StudyResult) -> None:
+    """Print a study: a table for each place of the other axes, with the best value marked."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from rhfedmtl.studies.overall import overall
+    from rhfedmtl.studies.study import short
+
+    screen, study = console(), result.study
+    x = study.x
+    for elsewhere in study.others:
+        line = study.line(elsewhere)
+        fixed = ", ".join(f"{short(axis)} {value}" for axis, value in elsewhere.items())
+        measure = study.metric.replace("_", " ")
+        spread = f"mean over {study.seeds} seeds, ± half of the 95 % interval" if study.seeds > 1 else "one seed"
+        paragraph(f"{measure}{', ' + fixed if fixed else ''}: {spread}, * the best")
+        for part in (line[i : i + 4] for i in range(0, len(line), 4)):
+            table = Table()
+            table.add_column("method", no_wrap=True)
+            for at in part:
+                table.add_column(f"{short(x)} {at[x]:g}" if x else "", justify="right")
+            for name in result.labels:
+                texts: list[str | Text] = []
+                for at in part:
+                    cell = result.cell(name, at)
+                    text = "-" if cell.mean is None else _with_half(cell.mean, cell.half, ".3f")
+                    best = cell.mean is not None and result.best(at) == name
+                    texts.append(Text.assemble((text, "bold"), "*") if best else text)
+                table.add_row(name, *texts)
+            screen.print(table)
+        rows = overall(result, elsewhere)
+        if len(rows) < 2:
+            continue
+        # All values of the drawn axis at once.
+        table = Table(title=f"area under {measure} against log {short(x or '')}", title_justify="left")
+        for head in ("method", "area", f"against {study.reference}", "mean rank", "relative gap"):
+            table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
+        for row in rows:
+            against = "" if row.against is None else _with_half(*row.against, "+.3f")
+            gap = "-" if row.relative_gap is None else f"{row.relative_gap:.2g}"
+            area = _with_half(row.area, row.half, ".3f")
+            table.add_row(row.variant, area, against, f"{row.rank:.1f}", gap)
+        screen.print(table)
+
+
+def show_lambda2(result: StudyResult) -> None:
+    """Print the λ2 of each method."""
+    if lambda2 := result.weight_ranges("lambda2"):
+        paragraph("; ".join(f"{label} {values}" for label, values in lambda2.items()), "lambda2: ")
+    if labels := result.lambda2_kept():
+        verb = "chooses" if len(labels) == 1 else "choose"
+        paragraph(
+            f"{', '.join(labels)} {verb} no lambda2, for want of dual variables: give --lambda2, or --tune, "
+            "which chooses the settings of every method",
+            "note: ",
+        )
+
+
+def _with_half(value: float, half: float | None, form: str) -> str:
+    """Return a number with half of its interval; a single seed has no interval."""
+    return f"{value:{form}}" if half is None else f"{value:{form}}±{half:.3f}"

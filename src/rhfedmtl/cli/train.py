@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,20 +34,18 @@ from rhfedmtl.cli.options import (
     typed,
     with_learning_options,
 )
-from rhfedmtl.cli.text import amount, certified, console, fact, metric, private_facts
+from rhfedmtl.cli.text import show_run
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.plain import plain
-from rhfedmtl.roles.words import by_solver, how_many
 
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.options import Options
     from rhfedmtl.runs.records import Record
     from rhfedmtl.runs.session import Session
-    from rhfedmtl.runs.tracking import Logger
     from rhfedmtl.training.checkpoint import Checkpoint
-    from rhfedmtl.training.run import Result, Watcher
+    from rhfedmtl.training.run import Result
 
 HOW = tuple(each.name for each in fields(Execution))
 INTERRUPTED = 130
@@ -149,7 +146,14 @@ def train(
             run = session.begin(config, how, out, checkpoint_every, watch)
         else:
             run = session.take_up(start, how, checkpoint_every)
-        result, known = _learn(run, loggers, watch)
+        if how.address is not None:  # Ray ends a driver that loses its cluster without a word
+            typer.echo(f"should the cluster be lost, go on with: {session.go_on(run.folder)}", err=True)
+        for logger in loggers:
+            logger.start(run.folder.name, run.config.to_dict())
+        result = run.run(tracking.follow(watch, loggers))
+        known = run.finish(result)
+        for logger in loggers:
+            logger.end(result.stopped)
     _show(run, result, known, as_json=as_json)
 
 
@@ -159,25 +163,8 @@ def _given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _learn(run: Session, loggers: list[Logger], watch: Watcher) -> tuple[Result, Record]:
-    """Run with progress on the screen and curves in the loggers."""
-    from rhfedmtl.runs import session, tracking
-
-    if run.how.address is not None:  # Ray ends a driver that loses its cluster without a word
-        typer.echo(f"should the cluster be lost, go on with: {session.go_on(run.folder)}", err=True)
-    for logger in loggers:
-        logger.start(run.folder.name, run.config.to_dict())
-    result = run.run(tracking.follow(watch, loggers))
-    known = run.finish(result)
-    for logger in loggers:
-        logger.end(result.stopped)
-    return result, known
-
-
 def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None:
     """Print what came out; a run that Ctrl-C ended says how to go on."""
-    from rich.table import Table
-
     from rhfedmtl.models.task_models import TaskModels
     from rhfedmtl.runs import session
 
@@ -196,23 +183,7 @@ def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None
     else:
         more = {"weights": known.weights_text()}
         more |= {"unseen tasks": f"{models.unseen_words}"} if len(models.tasks) > 1 else {}
-        if result.metrics:
-            typer.echo(f"{facts['algorithm']}: test results by task")
-            table = Table()
-            table.add_column("task")
-            for name in result.metrics:
-                table.add_column(name.replace("_", " "), justify="right")
-            for b, task in enumerate(run.federation.task_names[:20]):
-                table.add_row(task, *(metric(values[b]) for values in result.metrics.values()))
-            if len(run.federation.task_names) > 20:
-                table.add_row(f"… {len(run.federation.task_names) - 20} more", *("" for _ in result.metrics))
-            table.add_section()
-            table.add_row("mean", *(metric(facts[name]) for name in result.metrics), style="bold")
-            console().print(table)
-        else:
-            typer.echo(f"{facts['algorithm']}: no task has test rows, so nothing was tested")
-        for name, text in (*_closing_facts(facts), *more.items()):
-            fact(name, text)
+        show_run(facts, run.federation.task_names, result.metrics, more)
         typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
     if result.stopped == "interrupted":
         way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
@@ -227,24 +198,3 @@ def _how(told: dict[str, Any], start: Checkpoint | None) -> Execution:
     if before is None or given.get("engine", before.engine) != before.engine:
         return Execution(**given)
     return replace(before, **given)
-
-
-def _closing_facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "certificate", certified(facts)
-    work = f"{how_many(facts['rounds'], 'round')} in {how_many(facts['cloud_rounds'], 'server iteration')}"
-    yield "work", f"{work}: {by_solver(facts['rounds_by_solver'])}" if facts["rounds_by_solver"] else work
-    steps = facts["local_steps"]
-    H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
-    yield "local steps", f"H = {H}, {facts['terminal_steps']:,} in all"
-    for name, spent in facts["spent"].items():
-        limit = facts["budget"].get(name)
-        yield "spent", f"{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else "")
-    if "bytes" in facts["spent"]:
-        yield "evaluation", "declared free" if facts.get("free_evaluation") else "its messages are among what was spent"
-    if "privacy" in facts:
-        yield from private_facts(facts["privacy"])
-    if "tuning" in facts:
-        chosen = ", ".join(f"{name}={value}" for name, value in facts["tuning"]["chosen"].items())
-        yield "tuned", f"{chosen or 'nothing'} ({facts['tuning']['trials']} trials, not charged)"
-    yield from (("note", note) for note in facts.get("notes", ()))
-    yield "stopped", f"{facts['stopped']}, after {facts['seconds']:.2f} s"
