@@ -15,7 +15,7 @@ from rhfedmtl.planning import plan as planner
 from rhfedmtl.planning.data_shape import DataShape
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.runs import records
+from rhfedmtl.runs import recording
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,8 @@ def test_records_share_a_chart() -> None:
     for seed in range(2):
         config = RunConfig(budget=("energy=400",), seed=seed)
         federation = config.federation()
-        known.append(records.record(config, federation, config.run(federation)))
-    refused = records.record(config, federation, None, refused="too little")
+        known.append(recording.record(config, federation, config.run(federation)))
+    refused = recording.record(config, federation, None, refused="too little")
     shown = LearningCurveDisplay.from_records([*known, refused]).plot()
     assert len(shown.axes_) == 2
     assert [curve.label for curve in shown.curves] == ["rhfedmtl, seed 0", "rhfedmtl, seed 1"]

@@ -30,7 +30,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
-from rhfedmtl.runs.records import record
+from rhfedmtl.runs.recording import record
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.result import Result
 

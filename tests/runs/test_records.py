@@ -16,7 +16,7 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.runs import lookup, records
+from rhfedmtl.runs import lookup, recording, records
 from rhfedmtl.training.config import RunConfig
 
 SMALL = Request(data="synthetic", tasks=3, terminals=2, settings={"test": 20})
@@ -34,7 +34,7 @@ CONFIG = RunConfig(
 def made() -> records.Record:
     """The record of a small run with drop-outs and K = 2."""
     federation = CONFIG.federation()
-    return records.record(CONFIG, federation, CONFIG.run(federation, execution=Execution(threads=1)))
+    return recording.record(CONFIG, federation, CONFIG.run(federation, execution=Execution(threads=1)))
 
 
 def result_of(known: records.Record) -> records.Summary:
@@ -69,7 +69,7 @@ def test_rounds_between_certificates_have_no_metrics() -> None:
     """Every second round certified: the others say what was spent and done, and leave gap and metrics empty."""
     federation = CONFIG.federation()
     config = RunConfig("hfedmtl", SMALL, cost=CONFIG.cost, budget=CONFIG.budget, certify_every=2)
-    table = records.record(config, federation, config.run(federation, execution=Execution(threads=1))).rounds
+    table = recording.record(config, federation, config.run(federation, execution=Execution(threads=1))).rounds
     assert table is not None
     known = [gap is not None for gap in table.gap]
     assert known[:4] == [False, True, False, True]
@@ -149,7 +149,7 @@ def test_a_record_is_the_same_before_it_is_written_and_after_it_is_read(tmp_path
     """Numbers and tables of a method by SGD, certified too; one without P(0) is from an earlier version."""
     federation = CONFIG.federation()
     config = RunConfig("fedavg", SMALL, cost=CONFIG.cost, budget=CONFIG.budget, certify_every=5)
-    known = records.record(config, federation, config.run(federation, execution=Execution(threads=1)))
+    known = recording.record(config, federation, config.run(federation, execution=Execution(threads=1)))
     (tmp_path / "run.json").write_text(json.dumps(known.to_dict(), allow_nan=False))
     assert records.load(tmp_path / "run.json") == known
     assert known.rounds.gap[3] is None

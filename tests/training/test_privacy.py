@@ -36,7 +36,7 @@ from rhfedmtl.roles.channel import Noised, NoisedSums
 from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.roles.messages import Anchor, Noising, Probe, Scaling, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Terminal
-from rhfedmtl.runs.records import record
+from rhfedmtl.runs.recording import record
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.privacy import Privacy, Released, certificate, private
 from rhfedmtl.training.run import Result, Settings, train

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from importlib.util import find_spec
@@ -16,35 +16,23 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from rhfedmtl.algorithms.options import USUAL, Options, build
+from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import write_whole
-from rhfedmtl.maths.runs import bincount
 from rhfedmtl.models.task_models import TaskModels, UnseenModel
 from rhfedmtl.plain import BESIDE, plain, read
-from rhfedmtl.provenance import versions
-from rhfedmtl.resources.billing import RoundEvent
-from rhfedmtl.resources.costs import BY_BUDGET, binding
-from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.roles.words import bounded, in_words
 from rhfedmtl.selection.tuning import TuningRecord
 from rhfedmtl.selection.weights import SelectionRecord
-from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.privacy import RESOURCE
-from rhfedmtl.training.run import Result, mean
+from rhfedmtl.training.run import Result
 
 FORMAT = 2
 RECORD = "run.json"
 """Name of the record in the folder of a run."""
 ORIGIN = ("key", "command", "configuration", "versions")
 """What a model file says of the run that it came from."""
-MOST_RELATED = 200
-"""The relationship of more tasks than this is left out of a record."""
 Number = float | None
 """A number, or None where there is none: NaN and infinity, which JSON has no word for."""
 
@@ -189,166 +177,11 @@ class Record:
         return table
 
 
-def record(
-    config: RunConfig,
-    federation: Federation,
-    result: Result | None,
-    *,
-    refused: str | None = None,
-    diverged: bool = False,
-    tuning: TuningRecord | None = None,
-    selection: SelectionRecord | None = None,
-    file: str | None = None,
-) -> Record:
-    """The record of a run, as it will be read again; ``result`` is None where it was refused or diverged."""
-    weights = {} if refused is not None else weights_used(config, federation, result, tuning, selection)
-    asked = config
-    if selection is None and "lambda2" in weights and "lambda2" in config.to_choose:
-        # λ2 was left open and not chosen: as a number it makes the command repeat the run.
-        asked = replace(config, options=config.options.changed(lambda2=weights["lambda2"]))
-    known = Record(
-        config.key,
-        versions(),
-        read(Configuration, plain(config.to_dict())),
-        asked.command(),
-        DataIdentity(federation.origin.name, federation.fingerprint()),
-        list(federation.task_names),
-        refused=refused,
-        diverged=diverged,
-        tuning=tuning,
-        selection=selection,
-        file=file,
-        weights=weights,
-    )
-    if result is not None:
-        known = replace(
-            known,
-            result=summary(result),
-            by_task={name: values.tolist() for name, values in result.metrics.items()},
-            rounds=round_table(result),
-            bill=bill(result),
-            relationship=_relationship(federation, result),
-        )
-    return read(Record, known.to_dict())
-
-
-def weights_used(
-    config: RunConfig,
-    federation: Federation,
-    result: Result | None,
-    tuning: TuningRecord | None,
-    selection: SelectionRecord | None,
-) -> dict[str, float]:
-    """Return the λ1 and λ2 of a run: given, chosen, tuned or planned with its privacy.
-
-    A method that couples no tasks has no λ2.
-    """
-    options = config.options.changed(**(tuning.chosen if tuning else {}), **(selection.chosen if selection else {}))
-    weights = {name: options.weight(name) for name in USUAL}
-    if result is not None and result.private is not None:
-        plan = {name: getattr(result.private, name) for name in USUAL}
-        weights |= {name: value for name, value in plan.items() if value is not None}
-    coupling = build(config.algorithm, options, federation.kind).method.task_coupling
-    if coupling is None or coupling.coupling(federation.n_tasks) == 0.0:
-        del weights["lambda2"]
-    return weights
-
-
-def summary(result: Result) -> Summary:
-    """The result of a run: metrics (mean over tasks, and worst task), certificate, what was spent."""
-    certificate, ledger, privacy = result.certificate, result.ledger, None
-    if result.private is not None and isinstance(certificate, NoisedCertificate):
-        judged = {"gap": certificate.gap, "probability": certificate.probability}
-        privacy = {**plain(result.private), "certificate": plain(judged)}
-    return Summary(
-        metrics={name: mean(values) for name, values in result.metrics.items()},
-        worst_task={name: _worst(name, values) for name, values in result.metrics.items()},
-        primal=certificate.primal,
-        dual=certificate.dual,
-        gap=certificate.gap,
-        relative_gap=certificate.relative_gap,
-        rounds=result.rounds,
-        cloud_rounds=result.cloud_rounds,
-        terminal_steps=result.terminal_steps,
-        local_steps=result.local_steps,
-        rounds_by_solver=result.rounds_by_solver,
-        stopped=result.stopped,
-        spent=spent(result),
-        budget=dict(ledger.budget),
-        binding=binding(ledger.spent, dict(ledger.budget)) if result.stopped in BY_BUDGET else None,
-        seconds=result.seconds,
-        primal_at_zero=certificate.zero,
-        privacy=privacy,
-    )
-
-
-def spent(result: Result) -> dict[str, float]:
-    """What was spent of each type; μ² of a private run also as ε, at its δ."""
-    known, plan = result.ledger.spent, result.private
-    return known if plan is None else {**known, "epsilon": plan.privacy.spent(known[RESOURCE])}
-
-
-def round_table(result: Result) -> RoundTable:
-    """Every BS iteration of a run."""
-    moments = result.history
-    work = [
-        _by_station(event) for event in result.events if isinstance(event, RoundEvent) and event.merges and event.round
-    ]
-    return RoundTable(
-        **columns(moments, result.ledger.spent),
-        station_gap=[None if m.station_gaps is None else m.station_gaps.tolist() for m in moments],
-        local_steps=[steps for steps, _ in work],
-        ordered=[ordered for _, ordered in work],
-        answered=[seen.answers.tolist() for seen in result.observed],
-        metrics={n: [m.metrics[n].tolist() if n in m.metrics else None for m in moments] for n in result.metrics},
-    )
-
-
 def columns(rounds: Sequence[Any], spent: Iterable[str]) -> dict[str, Any]:
     """What is known of every round, whoever tells it: number, server iteration, certificate, and what was spent."""
     names = ("round", "cloud_round", "primal", "dual", "gap")
     found: dict[str, Any] = {name: [getattr(each, name) for each in rounds] for name in names}
     return found | {"spent": {name: [each.spent[name] for each in rounds] for name in spent}}
-
-
-def _by_station(event: RoundEvent) -> tuple[list[float], list[int]]:
-    """Mean H of the terminals that were asked, and their number, of every station."""
-    layout = event.layout
-    if event.terminal_ids is None and isinstance(event.local_steps, int):
-        count = bincount(layout.terminal_task, layout.n_tasks) * (event.local_steps > 0)
-        return np.where(count > 0, float(event.local_steps), 0.0).tolist(), count.tolist()
-    steps = np.broadcast_to(event.local_steps, layout.n_terminals)
-    asked = (layout.terminal_task >= 0) & (steps > 0)
-    if event.terminals is not None:
-        asked = asked & event.terminals
-    if event.stations is not None:
-        asked = asked & event.stations[layout.terminal_task]
-    station = layout.terminal_task[asked]
-    count = np.bincount(station, minlength=layout.n_tasks)
-    total = np.bincount(station, steps[asked], layout.n_tasks)
-    return (total / np.maximum(count, 1)).tolist(), count.tolist()
-
-
-def bill(result: Result) -> list[BillLine]:
-    """Where the budget went: tier by tier, for each type."""
-    totals = result.ledger.totals("tier")
-    return [BillLine(tier, name, x) for name, by_tier in totals.items() for tier, x in by_tier.items()]
-
-
-def _relationship(federation: Federation, result: Result) -> list[list[float]] | None:
-    """Who helps whom at the end of the run; of the tasks as they are evaluated, not as a method regrouped them."""
-    if result.relationship is None or not 1 < federation.n_tasks <= MOST_RELATED:
-        return None
-    if len(result.certificate.models) != federation.n_tasks:
-        return None
-    return result.relationship.affinity(federation.n_tasks).tolist()  # type: ignore[no-any-return]
-
-
-def _worst(name: str, values: npt.NDArray[np.float64]) -> float:
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return float("nan")
-    return float(known.max() if name == "rmse" else known.min())
 
 
 def new_folder(root: Path, name: str) -> Path:

@@ -18,7 +18,7 @@ from rhfedmtl.files import Lock
 from rhfedmtl.models.task_models import UnseenModel
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.runs import progress, records
+from rhfedmtl.runs import progress, recording, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.selection.unseen import pooled_for
 from rhfedmtl.selection.weights import Chosen, settled
@@ -129,7 +129,7 @@ class Session:
     def record(self, result: Result | None) -> Record:
         """The record of this run; None before it has a result."""
         tuning, selection = self.chosen.tuning, self.chosen.selection
-        known = records.record(self.config, self.federation, result, tuning=tuning, selection=selection)
+        known = recording.record(self.config, self.federation, result, tuning=tuning, selection=selection)
         return replace(known, command=shlex.join([*shlex.split(known.command), *self.how.words()]))
 
     def _notes(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from rhfedmtl.errors import BudgetError, ClusterError, ConfigError, DivergenceEr
 from rhfedmtl.files import write_whole
 from rhfedmtl.plain import read
 from rhfedmtl.provenance import versions
-from rhfedmtl.runs import progress, records
+from rhfedmtl.runs import progress, recording, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.selection.weights import settled
 from rhfedmtl.training.config import RunConfig
@@ -92,8 +92,8 @@ def execute(config: RunConfig) -> Record:
         result = chosen.config.run(federation, before=chosen.before, execution=Execution(threads=1))
     except (BudgetError, DivergenceError) as error:
         diverged = isinstance(error, DivergenceError)
-        return records.record(config, federation, None, refused=str(error), diverged=diverged, file=file)
-    return records.record(config, federation, result, tuning=chosen.tuning, selection=chosen.selection, file=file)
+        return recording.record(config, federation, None, refused=str(error), diverged=diverged, file=file)
+    return recording.record(config, federation, result, tuning=chosen.tuning, selection=chosen.selection, file=file)
 
 
 @lru_cache(maxsize=4)

@@ -16,7 +16,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.plain import plain
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.runs.records import summary
+from rhfedmtl.runs.recording import summary
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.run import Result, Settings, train
 

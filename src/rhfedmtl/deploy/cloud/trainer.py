@@ -40,7 +40,7 @@ from rhfedmtl.resources.billing import Placement
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.messages import Noising
-from rhfedmtl.runs.records import summary
+from rhfedmtl.runs.recording import summary
 from rhfedmtl.training import checkpoint, snapshot
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, planned
 from rhfedmtl.training.run import Progress, Run
