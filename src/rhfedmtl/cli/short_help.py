@@ -19,7 +19,20 @@ COMMON: dict[str, tuple[str, ...]] = {
     "certify": (*_DATA, "model", "seed", "as_json"),
     "data describe": (*_DATA, "seed", "as_json"),
     "data split": (*_DATA, "seed", "out", "as_json"),
-    "network init": (*_DATA, "algorithm", "lambda2", "cost", "seed", "as_json", "folder", "stations", "measure", "light", "cloud_host", "station_hosts"),
+    "network init": (
+        *_DATA,
+        "algorithm",
+        "lambda2",
+        "cost",
+        "seed",
+        "as_json",
+        "folder",
+        "stations",
+        "measure",
+        "light",
+        "cloud_host",
+        "station_hosts",
+    ),
 }
 """Names of the common parameters of each command."""
 ALL = "--help-all"
