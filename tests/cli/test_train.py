@@ -22,7 +22,7 @@ from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES
 from rhfedmtl.cli import live
 from rhfedmtl.cli import main as cli
 from rhfedmtl.cli.options import LEARNING
-from rhfedmtl.cli.short_help import COMMON
+from rhfedmtl.cli.settings import COMMON
 from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.engines.registry import ENGINES
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS

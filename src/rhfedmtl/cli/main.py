@@ -26,7 +26,6 @@ from rhfedmtl.cli import (
 from rhfedmtl.cli.network import commands as network
 from rhfedmtl.cli.network import serve, training
 from rhfedmtl.cli.options import print_json
-from rhfedmtl.cli.short_help import shorten
 from rhfedmtl.cli.text import printable
 from rhfedmtl.errors import RHFedMTLError
 
@@ -112,7 +111,7 @@ def program() -> Any:
 
     group.invoke = answered
     group.commands = {name: group.commands[name] for names in PANELS.values() for name in names}
-    return shorten(settings.quiet(group))
+    return settings.shorten(settings.quiet(group))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Settings that need not be typed: a TOML file, then the environment, then the command line, the last word counting.
+"""Settings from a TOML file, the environment and the command line (the last one counts), and the length of the help.
 
 The file has a section for each command, with its options as keys: ``[train]``, ``budget = ["energy=1400"]``. In the
 environment an option of a command is ``RHFEDMTL_COMMAND_OPTION``: ``RHFEDMTL_TRAIN_SEED=3``.
@@ -9,12 +9,44 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import typer
+from typer.core import TyperOption
+
 from rhfedmtl import toml
 from rhfedmtl.errors import ConfigError
 
 FILE = Path("rhfedmtl.toml")
 """Read from the present folder where no other is named."""
 ENVIRONMENT = "RHFEDMTL"
+_DATA = ("data", "path", "label", "task", "tasks", "terminals")
+_LEARN = ("algorithm", "lambda2", "budget", "cost", "seed", "as_json")
+COMMON: dict[str, tuple[str, ...]] = {
+    "train": (*_DATA, *_LEARN, "out"),
+    "plan": (*_DATA, "lambda2", "budget", "cost", "seed", "as_json", "target", "pilot", "policy"),
+    "compare": (*_DATA, "algorithms", "budgets", "cost", "seeds", "tune", "faults", "out", "as_json"),
+    "certify": (*_DATA, "model", "seed", "as_json"),
+    "data describe": (*_DATA, "seed", "as_json"),
+    "data split": (*_DATA, "seed", "out", "as_json"),
+    "network init": (
+        *_DATA, "algorithm", "lambda2", "cost", "seed", "as_json",
+        "folder", "stations", "measure", "light", "cloud_host", "station_hosts",
+    ),
+        *_DATA,
+        "algorithm",
+        "lambda2",
+        "cost",
+        "seed",
+        "as_json",
+        "folder",
+        "stations",
+        "measure",
+        "light",
+        "cloud_host",
+        "station_hosts",
+    ),
+}
+"""Names of the common parameters of each command."""
+ALL = "--help-all"
 
 
 def defaults(path: Path | None, group: Any) -> dict[str, Any]:
@@ -54,3 +86,40 @@ def quiet(command: Any) -> Any:
     for part in getattr(command, "commands", {}).values():
         quiet(part)
     return command
+
+
+def shorten(group: Any) -> Any:
+    """Give the commands in `COMMON` a short help and an option for all of it, and return the group."""
+    for path, common in COMMON.items():
+        command = group
+        for name in path.split():
+            command = command.commands[name]
+        _shorten(command, common)
+    return group
+
+
+def _shorten(command: Any, common: tuple[str, ...]) -> None:
+    plain = command.format_help
+
+    def format_help(context: typer.Context, formatter: Any) -> None:
+        rest = [part for part in command.params if part.name not in (*common, "help_all") and not part.hidden]
+        for part in rest:
+            part.hidden = ALL not in context.meta
+        try:
+            plain(context, formatter)
+        finally:
+            for part in rest:
+                part.hidden = False
+
+    def show_all(context: typer.Context, parameter: Any, value: bool) -> None:
+        if value and not context.resilient_parsing:
+            context.meta[ALL] = True
+            typer.echo(context.get_help(), color=context.color)
+            raise typer.Exit
+
+    words = f"Show all {len(command.params)} options and exit."
+    option = TyperOption(
+        param_decls=[ALL], is_flag=True, is_eager=True, expose_value=False, callback=show_all, help=words
+    )
+    command.params.append(option)
+    command.format_help = format_help
