@@ -28,9 +28,6 @@ COMMON: dict[str, tuple[str, ...]] = {
     "data describe": (*_DATA, "seed", "as_json"),
     "data split": (*_DATA, "seed", "out", "as_json"),
     "network init": (
-        *_DATA, "algorithm", "lambda2", "cost", "seed", "as_json",
-        "folder", "stations", "measure", "light", "cloud_host", "station_hosts",
-    ),
         *_DATA,
         "algorithm",
         "lambda2",
