@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 CPU = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-from rhfedmtl.deploy.terminal.program import role
+from rhfedmtl.deploy.terminal.commands import role
 role()
 used = resource.getrusage(resource.RUSAGE_SELF)
 heavy = {"numba", "scipy", "sklearn", "rich", "typer"} & set(sys.modules)

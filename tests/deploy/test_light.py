@@ -301,7 +301,8 @@ from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import ALGORITHMS
 for name in ALGORITHMS:
     build(name, Options(), "classification")
-from rhfedmtl.deploy.terminal.program import main, role
+from rhfedmtl.deploy.terminal.commands import role
+from rhfedmtl.deploy.terminal.program import main
 role()
 main(["--version"])
 """

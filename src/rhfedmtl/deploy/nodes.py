@@ -23,10 +23,9 @@ def _station() -> Role:
 
 
 def _terminal() -> Role:
-    from rhfedmtl.deploy.terminal import program
+    from rhfedmtl.deploy.terminal.commands import role
 
-    made: Role = program.role()
-    return made
+    return role()
 
 
 ROLES: dict[str, Callable[[], Role]] = {CLOUD: _cloud, STATION: _station, TERMINAL: _terminal}

@@ -120,7 +120,7 @@ def join(
 
     Example: rhfedmtl network join invitation.txt --folder my-terminal --data rows.npz
     """
-    from rhfedmtl.deploy.terminal.program import join as get_credentials
+    from rhfedmtl.deploy.terminal.commands import get_credentials
 
     def say() -> None:
         typer.echo("asked: an operator signs it with `rhfedmtl network sign`; waiting …", err=True)

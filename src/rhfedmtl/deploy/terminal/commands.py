@@ -1,0 +1,182 @@
+"""The commands of `rhfedmtl-terminal`, each a function of its options."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rhfedmtl.deploy.node.config import TerminalConfig, read_terminal
+from rhfedmtl.deploy.node.credentials import TERMINAL
+from rhfedmtl.deploy.node.enrolment import enrol, read_token
+from rhfedmtl.deploy.node.log import Log
+from rhfedmtl.deploy.node.serve import Role, own_kernels, serve
+from rhfedmtl.deploy.node.state import StateFile
+from rhfedmtl.deploy.terminal.account import CONTENTS, DOWN, UP, Account, added, read
+from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
+from rhfedmtl.deploy.terminal.site import STATE
+from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.files import Lock
+from rhfedmtl.maths.gaussian_privacy import epsilon_of
+
+
+def role() -> Role:
+    """Return the role of a terminal. It imports the kernels, so `own_kernels` must come first."""
+    from rhfedmtl.deploy.methods import method_of
+    from rhfedmtl.deploy.terminal.service import TerminalService
+    from rhfedmtl.deploy.warm_up import warm_up
+
+    return Role(TERMINAL, read_terminal, partial(TerminalService, method_of=method_of, warm_up=warm_up))
+
+
+def serve_terminals(options: Any) -> None:
+    """Work for the network until SIGTERM; several terminals may share the process."""
+    paths = [folder / "terminal.toml" if folder.is_dir() else folder for folder in options.folder]
+
+    def input_closed() -> bool:
+        """Return True if the parent process has ended."""
+        ready, _, _ = select.select([0], [], [], 0.0)
+        return bool(ready) and not os.read(0, 1)
+
+    try:
+        own_kernels(paths[0])
+        facts = serve(role(), paths, input_closed if options.while_open else lambda: False)
+    except RHFedMTLError as error:
+        Log("terminal")("cannot run", "error", reason=str(error))
+        raise SystemExit(error.status) from None
+    if options.json:
+        print_json(facts)
+
+
+def join(options: Any) -> None:
+    """Make a key and get a certificate for it."""
+
+    def tell_wait() -> None:
+        sys.stderr.write("asked: an operator signs it with `rhfedmtl network sign`; waiting ...\n")
+
+    facts = get_credentials(options.token, options.folder, options.data, tell_wait)
+    if options.json:
+        print_json(facts)
+    else:
+        sys.stdout.write(
+            f"{facts['role']} {facts['number']} is ready: {facts['config']}\n"
+            f"next: rhfedmtl-terminal serve {options.folder}\n"
+        )
+
+
+def get_credentials(token: str, folder: Path, data: Path | None, waits: Callable[[], None]) -> dict[str, Any]:
+    """Get credentials with a token; a terminal that was paused or withdrawn takes part again."""
+    facts = enrol(read_token(token), folder, data, waits=waits)
+    if facts["role"] == TERMINAL:
+        Owner(read_config(folder).state).rejoin()
+    return facts
+
+
+def account(options: Any) -> None:
+    """Print the messages that left this machine or came in, and the privacy that they cost."""
+    config = read_config(options.folder)
+    path, owner = config.state / ACCOUNT, Owner(config.state)
+    budget = Account(path, config.byte_budget, config.budget_days)
+    lines = added(read(path), by_day=options.days)
+    standing = f"withdrawn on {owner.gone}" if owner.gone else "paused" if owner.paused else "takes part"
+    state = read_state(config)
+    privacy: dict[str, Any] = {"epsilon": None}
+    if state.HasField("noising") and not math.isinf(state.privacy):  # else something left without noise
+        privacy = {"epsilon": epsilon_of(state.privacy**0.5, state.noising.delta), "delta": state.noising.delta}
+    if options.json:
+        facts = {"terminal": str(config.identity.uri), "standing": standing, "lines": [asdict(line) for line in lines]}
+        print_json({**facts, "used": budget.used, "byte_budget": config.byte_budget, **privacy})
+        return
+    text = [f"{config.identity} of {config.identity.network}: {standing}", ""]
+    for direction, title in ((UP, "left this machine"), (DOWN, "came in")):
+        messages = [line for line in lines if line.way == direction]
+        text.append(f"{title:<17} {'messages':>9} {'bytes':>12}  from … to (UTC)")
+        for line in messages:
+            text.append(f"  {line.kind:<15} {line.messages:>9,} {line.bytes:>12,}  {line.first} … {line.last}")
+            if direction == UP and not options.days:
+                text.append(f"  {'':<15} {CONTENTS.get(line.kind, '')}")
+        total, n_bytes = sum(line.messages for line in messages), sum(line.bytes for line in messages)
+        text += [f"  {'all':<15} {total:>9,} {n_bytes:>12,}", ""]
+    if config.byte_budget:
+        text.append(f"byte budget: {budget.in_words}")
+    text += [
+        f"ε: {privacy['epsilon']:.4g} at δ = {privacy['delta']:g} of all that left, by the noise that it is hidden in."
+        if privacy["epsilon"] is not None
+        else "ε: none. What is sent is exact, without noise: a long series of updates can tell about rows.",
+        f"Rows ({config.data}) and their dual variables never left.",
+    ]
+    sys.stdout.write("\n".join(text) + "\n")
+
+
+def pause(options: Any) -> None:
+    """Stay away from the network until `resume`."""
+    Owner(read_config(options.folder).state).pause()
+    sys.stdout.write("paused: nothing is sent until `rhfedmtl-terminal resume`\n")
+
+
+def resume(options: Any) -> None:
+    """Take part again."""
+    Owner(read_config(options.folder).state).resume()
+    sys.stdout.write("takes part again\n")
+
+
+def withdraw(options: Any) -> None:
+    """Leave the network; a terminal that runs does it, else this command runs it until it has left."""
+    config = read_config(options.folder)
+    if not options.yes:
+        raise ConfigError(f"{config.identity} would leave {config.identity.network} for good: add --yes")
+    job = read_state(config).job
+    if config.least_summed and not config.epsilon and job.algorithm:
+        from rhfedmtl.deploy.methods import method_of
+
+        if not method_of(job).has_duals:
+            raise ConfigError(
+                f"{job.algorithm} keeps models, not sums, of terminals: under masks no terminal leaves; "
+                "`rhfedmtl-terminal pause` keeps it out of all that follow"
+            )
+    owner = Owner(config.state)
+    owner.withdraw()
+    try:
+        Lock(config.state).release()
+    except ConfigError:
+        outcome = "the running terminal is on its way out; `rhfedmtl-terminal account` says when it has left"
+    else:
+        serve(role(), [options.folder / "terminal.toml"])
+        outcome = f"withdrawn on {owner.gone}" if owner.gone else "not yet: it goes on with the next `serve`"
+    if options.json:
+        print_json({"withdrawn": owner.gone or None, "said": outcome})
+    else:
+        sys.stdout.write(outcome + "\n")
+
+
+def read_config(folder: Path) -> TerminalConfig:
+    """Return the configuration of the terminal in a folder."""
+    return read_terminal(folder / "terminal.toml" if folder.is_dir() else folder)
+
+
+def read_state(config: TerminalConfig) -> wire.TerminalFile:
+    """Return the state that a terminal has written down; empty before its first."""
+    return wire.TerminalFile.FromString(StateFile(config.state / STATE, fsync=False).read() or b"")
+
+
+def print_json(facts: dict[str, Any]) -> None:
+    """Print facts as a JSON object."""
+    sys.stdout.write(json.dumps(facts, indent=1) + "\n")
+
+
+COMMANDS: Mapping[str, Callable[[Any], None]] = {
+    "serve": serve_terminals,
+    "join": join,
+    "account": account,
+    "pause": pause,
+    "resume": resume,
+    "withdraw": withdraw,
+}
