@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rhfedmtl.cli.main import app
 from rhfedmtl.deploy.local.provision import forget_all, rotate
-from rhfedmtl.deploy.node.audit import NAME, AuditTrail, check_seen, verified
+from rhfedmtl.deploy.node.audit import AUDIT, AuditTrail, check_seen, verified
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError, DataError
 
@@ -19,7 +19,7 @@ from rhfedmtl.errors import ConfigError, DataError
 @pytest.fixture
 def trail(tmp_path: Path) -> AuditTrail:
     """Ten entries."""
-    made = AuditTrail(tmp_path / "state" / NAME)
+    made = AuditTrail(tmp_path / "state" / AUDIT)
     for i in range(10):
         made.add("command", f"operator {i}", command="move", arguments={"terminal": i, "station": 0.5 * i})
     return made
@@ -120,7 +120,7 @@ def test_a_network_tells_who_did_what(tmp_path: Path) -> None:
     forget_all(folder)
     entries = Operator(folder).audit_offline(folder)
     assert entries[-1]["event"] == "reset"
-    path = folder / "cloud" / "state" / NAME
+    path = folder / "cloud" / "state" / AUDIT
     path.write_text(path.read_text().replace('"command": "export"', '"command": "status"'))
     broken = CliRunner().invoke(app, ["network", "audit", str(folder), "--offline"])
     assert isinstance(broken.exception, DataError)

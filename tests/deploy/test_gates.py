@@ -41,8 +41,7 @@ from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node import log as logs
 from rhfedmtl.deploy.node import serve, server
 from rhfedmtl.deploy.node.acceptor import GREETING_BYTES, STREAMS
-from rhfedmtl.deploy.node.audit import NAME as AUDIT
-from rhfedmtl.deploy.node.audit import verified
+from rhfedmtl.deploy.node.audit import AUDIT, verified
 from rhfedmtl.deploy.node.config import Waits
 from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Credentials, Identity, PeerCertificate, new_key
 from rhfedmtl.deploy.node.link import QUEUED, SERVICE, Outbox, channel_options

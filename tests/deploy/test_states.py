@@ -15,7 +15,6 @@ from rhfedmtl.deploy.cloud.trainer import TRAINING, Training
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD, TERMINAL_TO_STATION, Dialogue, StreamState
 from rhfedmtl.deploy.node.states import Machine
 from rhfedmtl.deploy.station.memory import ROUNDS, Rounds
-from rhfedmtl.deploy.station.service import StationService
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ProtocolError
 
@@ -76,7 +75,7 @@ def test_every_message_is_handled(tmp_path: Path) -> None:
     terminal, station = make_terminal(folder, tmp_path / "0"), make_station(folder, tmp_path / "1")
     of_the_link = {"refusal", "drain"}
     assert set(terminal.handlers) == names(wire.TerminalDown) - of_the_link
-    assert set(StationService.HANDLERS) == names(wire.StationDown) - of_the_link
+    assert set(station.handlers) == names(wire.StationDown) - of_the_link
     assert set(station.requests.handlers) == names(wire.Request) <= set(ROUNDS[Rounds.IDLE])
 
 

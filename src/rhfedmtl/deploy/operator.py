@@ -128,7 +128,7 @@ class Operator:
     def audit_offline(self, network: Path, name: str = CLOUD) -> list[dict[str, Any]]:
         """The same from the folder of the cloud, or of a station, that need not run."""
         read = read_cloud if name == CLOUD else read_station
-        path = read(network / name / f"{name.partition('-')[0]}.toml").state / audit.NAME
+        path = read(network / name / f"{name.partition('-')[0]}.toml").state / audit.AUDIT
         return self._seen(path.read_text().splitlines() if path.exists() else [], name)
 
     def _seen(self, lines: list[str], name: str = CLOUD) -> list[dict[str, Any]]:

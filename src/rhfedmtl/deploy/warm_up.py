@@ -23,15 +23,12 @@ def warm_up(method: Method, X: npt.NDArray[Any], y: npt.NDArray[np.float64], wei
     """Compile, or load from numba's cache, all that a terminal with such rows runs; once in a process."""
     kind = (repr(method), X.dtype, y.shape[1], weight is None)
     if kind not in _ready:
-        _rehearse(Terminal(0, X[:2], y[:2], method, weight=None if weight is None else weight[:2]), y.shape[1])
+        # A round of a terminal that is then forgotten.
+        terminal = Terminal(0, X[:2], y[:2], method, weight=None if weight is None else weight[:2])
+        terminal.moments()
+        terminal.join()
+        model, verdict = np.zeros(terminal.shape), Verdict(0, 0.0, 0, terminal.incarnation)
+        terminal.work(WorkOrder(1, 0, model, 1.0, 2, verdict))
+        models = np.zeros((1, y.shape[1], terminal.shape[1]))
+        terminal.probe(Probe(0, 1, models, np.ones((1, 1)), True, replace(verdict, until=1)))
         _ready.add(kind)
-
-
-def _rehearse(terminal: Terminal, columns: int) -> None:
-    """One round of a terminal that is then forgotten."""
-    terminal.moments()
-    terminal.join()
-    model, verdict = np.zeros(terminal.shape), Verdict(0, 0.0, 0, terminal.incarnation)
-    terminal.work(WorkOrder(1, 0, model, 1.0, 2, verdict))
-    models = np.zeros((1, columns, terminal.shape[1]))
-    terminal.probe(Probe(0, 1, models, np.ones((1, 1)), True, replace(verdict, until=1)))

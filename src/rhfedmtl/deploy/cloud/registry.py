@@ -144,7 +144,8 @@ class NodeRegistry:
         self.find(secret)
         token = self.tokens[_hash(secret)]
         if token.get("request") != request.decode():
-            self._change(tokens={**self.tokens, _hash(secret): _unsigned(token) | {"request": request.decode()}})
+            unsigned = {name: value for name, value in token.items() if name != "certificate"}
+            self._change(tokens={**self.tokens, _hash(secret): unsigned | {"request": request.decode()}})
             return b""
         return str(token.get("certificate", "")).encode()
 
@@ -179,10 +180,6 @@ class NodeRegistry:
 
 
 _WRITTEN = ("station", "revoked", "tokens", "issued", "before", "cut_off")
-
-
-def _unsigned(token: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in token.items() if name != "certificate"}
 
 
 def _hash(secret: str) -> str:

@@ -92,6 +92,12 @@ class Rosters:
 
         Only some at once, first those not asked for yet: more would fill the queue of a station's messages.
         """
+
+        def note_end(task: asyncio.Task[wire.Answer]) -> None:
+            self.tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._log("no answer", "warning", reason=f"{type(error).__name__}: {error}")
+
         registry, again = self._registry, self._config.waits.again
         moves = [(s.terminal, registry.station.get(s.terminal, -1)) for s in self.outlooks[station].roster.seats]
         sent_at = {move: self._transfers[station].get(move, -math.inf) for move in moves if move[1] != station}
@@ -104,13 +110,8 @@ class Rosters:
             request = wire.Request(transfer=wire.Transfer(terminal=terminal, destination=place))
             task = asyncio.create_task(self._requests.ask(station, request, self._config.waits.answer))
             self.tasks.add(task)
-            task.add_done_callback(self._note_end)
+            task.add_done_callback(note_end)
         self._transfers[station] = sent_at
-
-    def _note_end(self, task: asyncio.Task[wire.Answer]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._log("no answer", "warning", reason=f"{type(error).__name__}: {error}")
 
     # Who is where.
 

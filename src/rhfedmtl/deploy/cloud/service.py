@@ -19,8 +19,7 @@ from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
 from rhfedmtl.deploy.node.acceptor import NotReadyError
-from rhfedmtl.deploy.node.audit import NAME as AUDIT
-from rhfedmtl.deploy.node.audit import AuditTrail
+from rhfedmtl.deploy.node.audit import AUDIT, AuditTrail
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import listen, server_options
 from rhfedmtl.deploy.node.state import CorruptError
@@ -119,33 +118,29 @@ class CloudService:
         """
         if self.journal.replaying:
             raise NotReadyError("the cloud is still going through its journal: try again")
-        self._check_journal(station, hello)
+        network = self.trainer.network
+        if hello.round > network.announced:
+            reason = (
+                f"station {station} has done round {hello.round}, the journal ends with round {network.announced}: the "
+                "cloud was put back from an old copy, and what was spent since is not in it. Put back a later copy of "
+                "the cloud's state, or begin anew with `rhfedmtl network reset`"
+            )
+            if not self._behind:
+                self._log("journal behind", "error", reason=reason)
+            self._behind = reason
+            raise PeerError(reason)
         welcome = wire.Welcome(
             protocol=codec.PROTOCOL,
             job=self.config.learning.job(),
             allowed=self.registry.allowed(station),
             revoked=sorted(self.registry.revoked),
         )
-        network = self.trainer.network
         if network.is_behind(station, hello):
             welcome.epoch = hello.epoch
         network.agreed(station).write(welcome)
         if (anchor := network.anchors.get(station)) is not None:
             welcome.anchor.CopyFrom(codec.to_wire(anchor))
         return welcome
-
-    def _check_journal(self, station: int, hello: wire.Hello) -> None:
-        announced = self.trainer.network.announced
-        if hello.round > announced:
-            reason = (
-                f"station {station} has done round {hello.round}, the journal ends with round {announced}: the cloud "
-                "was put back from an old copy, and what was spent since is not in it. Put back a later copy of the "
-                "cloud's state, or begin anew with `rhfedmtl network reset`"
-            )
-            if not self._behind:
-                self._log("journal behind", "error", reason=reason)
-            self._behind = reason
-            raise PeerError(reason)
 
     def _wait_until_ready(self, seconds: float, *, members: bool = False) -> list[str]:
         """Wait, in the thread of the training, for all stations and their terminals, but not longer than this."""

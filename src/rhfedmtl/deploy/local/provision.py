@@ -19,8 +19,7 @@ from rhfedmtl.deploy.cloud.registry import REGISTRY
 from rhfedmtl.deploy.local.templates import write_compose, write_units
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.audit import NAME as AUDIT
-from rhfedmtl.deploy.node.audit import AuditTrail, local_user
+from rhfedmtl.deploy.node.audit import AUDIT, AuditTrail, local_user
 from rhfedmtl.deploy.node.config import (
     LOCAL,
     Config,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rhfedmtl import failpoints
+from rhfedmtl.deploy.local.child import run_node
 from rhfedmtl.deploy.local.provision import node_folders
 from rhfedmtl.deploy.node.config import read_terminal
 from rhfedmtl.deploy.node.credentials import TERMINAL
@@ -93,7 +94,7 @@ class Supervisor:
             if role == TERMINAL and read_terminal(paths[0]).kernel == NUMPY:
                 self.processes[name] = LightProcess(paths, self.log_of(name))
                 continue
-            process = self._context.Process(target=_child, args=(role, paths, self.log_of(name), _armed()), name=name)
+            process = self._context.Process(target=run_node, args=(role, paths, self.log_of(name), _armed()), name=name)
             process.start()
             self.processes[name] = process
 
@@ -111,7 +112,11 @@ class Supervisor:
         for name in ended:
             self.processes[name].join()
             if self.processes[name].exitcode == CANNOT_RUN:
-                raise ConfigError(f"{name} cannot run: {self._last_words(name)}")
+                try:
+                    reason = str(json.loads(self.log_of(name).read_text().splitlines()[-1])["reason"])
+                except (IndexError, KeyError, ValueError):
+                    reason = f"see {self.log_of(name)}"
+                raise ConfigError(f"{name} cannot run: {reason}")
         due = [name for name in ended if self._is_due(name)]
         self.start(due)
         return due
@@ -147,13 +152,6 @@ class Supervisor:
                 process.kill()
                 process.join()
         self.processes.clear()
-
-    def _last_words(self, name: str) -> str:
-        lines = self.log_of(name).read_text().splitlines()
-        try:
-            return str(json.loads(lines[-1])["reason"])
-        except (IndexError, KeyError, ValueError):
-            return f"see {self.log_of(name)}"
 
     def log_of(self, name: str) -> Path:
         """Where a process writes its log."""
@@ -233,29 +231,3 @@ def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Pa
 def _armed() -> dict[str, str]:
     """What the server that forks does not know of the environment of its supervisor."""
     return {failpoints.VARIABLE: os.environ.get(failpoints.VARIABLE, "")}
-
-
-def _child(role: str, paths: list[Path], log: Path, environment: dict[str, str]) -> None:
-    """A node; its log goes to a file, and it ends when the supervisor does."""
-    os.environ |= environment
-    log.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-    parent = mp.parent_process()
-    from rhfedmtl.deploy.node.log import Log
-    from rhfedmtl.deploy.node.serve import serve
-    from rhfedmtl.deploy.node.state import UnwrittenError
-    from rhfedmtl.deploy.nodes import ROLES
-    from rhfedmtl.errors import RHFedMTLError
-
-    with contextlib.suppress(KeyboardInterrupt):
-        try:
-            serve(ROLES[role](), paths, lambda: parent is not None and not parent.is_alive())
-        except UnwrittenError as error:
-            Log(log.stem)("ended", "error", reason=str(error))
-            raise SystemExit(error.status) from None
-        except RHFedMTLError as error:
-            Log(log.stem)("cannot run", "error", reason=str(error))
-            raise SystemExit(CANNOT_RUN) from None

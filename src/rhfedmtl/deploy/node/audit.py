@@ -21,7 +21,7 @@ from rhfedmtl.errors import DataError
 from rhfedmtl.failpoints import failpoint
 from rhfedmtl.files import write_at
 
-NAME = "audit.jsonl"
+AUDIT = "audit.jsonl"
 HASH = "hash"
 LONGEST = 2000
 """Characters of a fact; a line is never longer than the part of the file that is read for it."""

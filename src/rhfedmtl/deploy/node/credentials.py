@@ -229,7 +229,15 @@ class Credentials:
 
     def pair(self) -> tuple[bytes, bytes]:
         """Key and certificate; a key that others can read is refused."""
-        self._check_mode()
+        try:
+            mode = self.own.stat().st_mode & 0o077
+        except OSError as error:
+            folder = self.own.parent.resolve()  # which node it is, only a folder next to the authority's tells
+            node = f"{folder.parent} {folder.name}" if (folder.parent / "ca").is_dir() else "NETWORK NODE"
+            way_out = f"`rhfedmtl network rotate {node}` writes one"
+            raise ConfigError(f"no key {self.own}: {error.strerror}; {way_out}") from None
+        if mode and os.name == "posix":
+            raise ConfigError(f"{self.own} can be read by others: chmod 600 {self.own}")
         parts = re.findall(rb"-----BEGIN [^-]+-----.*?-----END [^-]+-----\n", _bytes(self.own), re.DOTALL)
         keys = [part for part in parts if b"PRIVATE KEY" in part]
         others = [part for part in parts if b"PRIVATE KEY" not in part]
@@ -270,21 +278,6 @@ class Credentials:
         """Changes whenever one of the files does."""
         found = [path.stat() for path in (self.own, self.authorities) if path.exists()]
         return tuple(time for each in found for time in (each.st_mtime_ns, each.st_ctime_ns))
-
-    def _check_mode(self) -> None:
-        try:
-            mode = self.own.stat().st_mode & 0o077
-        except OSError as error:
-            raise ConfigError(f"no key {self.own}: {error.strerror}; `{self._rotation}` writes one") from None
-        if mode and os.name == "posix":
-            raise ConfigError(f"{self.own} can be read by others: chmod 600 {self.own}")
-
-    @property
-    def _rotation(self) -> str:
-        """The command that makes new ones; whose, only a folder beside the authority's tells."""
-        folder = self.own.parent.resolve()
-        whose = f"{folder.parent} {folder.name}" if (folder.parent / "ca").is_dir() else "NETWORK NODE"
-        return f"rhfedmtl network rotate {whose}"
 
     def _configuration(self) -> Any:
         return grpc.ssl_server_certificate_configuration([self.pair()], _bytes(self.authorities))

@@ -93,7 +93,10 @@ class Log:
 
 
 class _Unread:
-    """A meter that nobody reads."""
+    """A meter that is not shown: it forgets all values."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Take name, words and labels of a meter."""
 
     def labels(self, *_: str) -> _Unread:
         """The same for every label."""
@@ -116,7 +119,9 @@ class Meters:
     """Metrics of one process; names begin with ``rhfedmtl_``. They are kept only where they are shown to somebody."""
 
     def __init__(self, *, shown: bool = False) -> None:
-        counter = gauge = histogram = _unread
+        counter: Any = _Unread
+        gauge: Any = _Unread
+        histogram: Any = _Unread
         if shown:
             _need("prometheus_client", "node.metrics")
             import prometheus_client
@@ -140,10 +145,6 @@ class Meters:
         self.accuracy = gauge("test_metric", "Mean over tasks of test metrics", ["metric"], **of)
         self.spent = gauge("spent", "What was spent, by type", ["type"], **of)
         self.left = gauge("left", "What is left of a budget, by type", ["type"], **of)
-
-
-def _unread(*_: Any) -> Any:
-    return _Unread()
 
 
 def _need(package: str, setting: str) -> None:

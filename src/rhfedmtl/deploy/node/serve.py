@@ -126,7 +126,9 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
     for address in filter(None, (configs[0].node.metrics, configs[0].node.health)):
         await free(address, logs[0])
     await window.open()
-    stop = _stop_signal()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     logs[0]("started", pid=os.getpid(), role=role.name, nodes=len(services))
     everything: asyncio.Future[Any] = asyncio.gather(*(service.run() for service in services))
     watch = asyncio.create_task(_watch(services, window, stop, abandoned, credentials))
@@ -200,13 +202,6 @@ def _watch_credentials(configs: list[Config], log: Log, meters: Meters) -> Calla
 
     meters.credentials.set_function(left)
     return warn
-
-
-def _stop_signal() -> asyncio.Event:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
 
 
 async def _watch(

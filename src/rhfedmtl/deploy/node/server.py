@@ -119,7 +119,12 @@ class Cutter:
         due, self._due = self._due, set()
         for each in sockets():
             with contextlib.suppress(OSError):
-                if _written(each.getpeername()) in due:
+                address = each.getpeername()
+                if isinstance(address, str | bytes):  # a socket within this process, as those that wake its event loop
+                    continue
+                host = address[0].replace("::ffff:", "")
+                name = f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"  # as gRPC writes it
+                if name in due:
                     each.shutdown(socket.SHUT_RDWR)
 
 
@@ -129,14 +134,6 @@ def sockets() -> Iterator[socket.socket]:
         if file.is_socket():
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(file.name))) as each:
                 yield each
-
-
-def _written(address: Any) -> str | None:
-    """An address as gRPC writes it; None for a socket within this process, as those that wake its event loop."""
-    if isinstance(address, str | bytes):
-        return None
-    host = address[0].replace("::ffff:", "")
-    return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
 
 
 async def listen(server: Any, address: str, credentials: grpc.ServerCredentials, log: Log) -> None:

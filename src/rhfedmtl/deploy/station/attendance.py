@@ -79,12 +79,13 @@ class Attendance:
 
     def long_silent(self, seconds: float) -> list[int]:
         """Return the absent members whose last sign of life is older than this."""
-        since, present = time.monotonic() - seconds, set(self.present())
-        return [t for t in sorted(self._memory.station.members) if t not in present and self._last_sign(t) < since]
-
-    def _last_sign(self, terminal: int) -> float:
-        session = self.acceptor.sessions.get(terminal)
-        return self._ended_at.get(terminal, self.started) if session is None else session.heard
+        since, present, terminals = time.monotonic() - seconds, set(self.present()), []
+        for t in sorted(self._memory.station.members):
+            session = self.acceptor.sessions.get(t)
+            last_sign = self._ended_at.get(t, self.started) if session is None else session.heard
+            if t not in present and last_sign < since:
+                terminals.append(t)
+        return terminals
 
     def note_greeting(self, terminal: int) -> None:
         """Note that a stream begins."""

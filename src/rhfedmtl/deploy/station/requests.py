@@ -70,7 +70,7 @@ class Requests:
             "transfer": Transfers(config, memory, members, heartbeat, log).answer,
         }
 
-    def put(self, request: wire.Request) -> None:
+    async def put(self, request: wire.Request) -> None:
         """Queue a request; if it comes again, answer it again, or let it be worked on."""
         if (answer := self._answered.get(request.id)) is not None:
             self.send(wire.Answer.FromString(answer))

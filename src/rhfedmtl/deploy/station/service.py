@@ -14,8 +14,7 @@ from grpc import aio
 
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
-from rhfedmtl.deploy.node.audit import NAME as AUDIT
-from rhfedmtl.deploy.node.audit import AuditTrail
+from rhfedmtl.deploy.node.audit import AUDIT, AuditTrail
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.credentials import CLOUD, Identity
 from rhfedmtl.deploy.node.dialogues import STATION_TO_CLOUD
@@ -46,9 +45,18 @@ class StationService:
         self._news = asyncio.Event()
         self.members = TerminalSessions(config, self.memory, self._news.set, log, meters)
         self.members.heed_access()
-        self.link = Uplink(STATION_TO_CLOUD, self._credentials, self.hello, self._handle, log, meters, MESSAGE_BYTES)
+
+        async def handle(name: str, content: Any) -> None:
+            await self.handlers[name](content)
+
+        self.link = Uplink(STATION_TO_CLOUD, self._credentials, self.hello, handle, log, meters, MESSAGE_BYTES)
         self.heartbeat = Heartbeat(self.memory, self.members, self.link, self._news, log)
         self.requests = Requests(config, self.memory, self.members, self.heartbeat, self.link, log, meters)
+        self.handlers: Mapping[str, Callable[[Any], Awaitable[None]]] = {
+            "welcome": self._on_welcome,
+            "access": self.heed_access,
+            "request": self.requests.put,
+        }
         self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -108,9 +116,6 @@ class StationService:
             round=role.round if role else 0, membership=role.membership if role else 0, epoch=self.memory.epoch
         )
 
-    async def _handle(self, name: str, content: Any) -> None:
-        await self.HANDLERS[name](self, content)
-
     async def _on_welcome(self, welcome: wire.Welcome) -> None:
         memory, membership = self.memory, self.members.membership
         begins = memory.begin(welcome.job)
@@ -133,15 +138,6 @@ class StationService:
         async with memory.turn:
             memory.save()
         self._news.set()
-
-    async def _on_request(self, request: wire.Request) -> None:
-        self.requests.put(request)
-
-    HANDLERS: Mapping[str, Callable[[StationService, Any], Awaitable[None]]] = {
-        "welcome": _on_welcome,
-        "access": heed_access,
-        "request": _on_request,
-    }
 
     async def _forget_silent(self, seconds: float) -> None:
         """Forget terminals that have been silent for too long."""

@@ -83,7 +83,10 @@ class Account:
                 raise
         self._by_day[line.day] = self._by_day.get(line.day, 0) + n_bytes
         if end + len(row) > LONGEST:
-            _shorten(self._path)
+            # Add the lines of a day up, in one step.
+            rows = [astuple(line) for line in added(read(self._path), by_day=True)]
+            names = [column.name for column in fields(AccountLine)]
+            write_whole(self._path, b"".join(map(_row, [names, *rows])), mode=PRIVATE)
 
     @property
     def used(self) -> int:
@@ -129,12 +132,6 @@ def added(lines: Iterator[AccountLine], *, by_day: bool) -> list[AccountLine]:
             bytes=old.bytes + line.bytes,
         )
     return sorted(found.values(), key=lambda line: (line.way != UP, line.first))
-
-
-def _shorten(path: Path) -> None:
-    """Add lines of one day up, in one step."""
-    rows = [astuple(line) for line in added(read(path), by_day=True)]
-    write_whole(path, b"".join(map(_row, [[each.name for each in fields(AccountLine)], *rows])), mode=PRIVATE)
 
 
 def _row(values: Iterable[object]) -> bytes:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import select
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,12 @@ from rhfedmtl.deploy.node.enrolment import enrol, read_token
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.node.serve import Role, own_kernels, serve
 from rhfedmtl.deploy.node.state import StateFile
-from rhfedmtl.deploy.terminal.account import CONTENTS, DOWN, UP, Account, added, read
-from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
+from rhfedmtl.deploy.terminal.owner import Owner
 from rhfedmtl.deploy.terminal.site import STATE
+from rhfedmtl.deploy.terminal.statement import statement
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 from rhfedmtl.files import Lock
-from rhfedmtl.maths.gaussian_privacy import epsilon_of
 
 
 def role() -> Role:
@@ -83,37 +80,11 @@ def get_credentials(token: str, folder: Path, data: Path | None, waits: Callable
 def account(options: Any) -> None:
     """Print the messages that left this machine or came in, and the privacy that they cost."""
     config = read_config(options.folder)
-    path, owner = config.state / ACCOUNT, Owner(config.state)
-    budget = Account(path, config.byte_budget, config.budget_days)
-    lines = added(read(path), by_day=options.days)
-    standing = f"withdrawn on {owner.gone}" if owner.gone else "paused" if owner.paused else "takes part"
-    state = read_state(config)
-    privacy: dict[str, Any] = {"epsilon": None}
-    if state.HasField("noising") and not math.isinf(state.privacy):  # else something left without noise
-        privacy = {"epsilon": epsilon_of(state.privacy**0.5, state.noising.delta), "delta": state.noising.delta}
+    facts, text = statement(config, read_state(config), by_day=options.days)
     if options.json:
-        facts = {"terminal": str(config.identity.uri), "standing": standing, "lines": [asdict(line) for line in lines]}
-        print_json({**facts, "used": budget.used, "byte_budget": config.byte_budget, **privacy})
-        return
-    text = [f"{config.identity} of {config.identity.network}: {standing}", ""]
-    for direction, title in ((UP, "left this machine"), (DOWN, "came in")):
-        messages = [line for line in lines if line.way == direction]
-        text.append(f"{title:<17} {'messages':>9} {'bytes':>12}  from … to (UTC)")
-        for line in messages:
-            text.append(f"  {line.kind:<15} {line.messages:>9,} {line.bytes:>12,}  {line.first} … {line.last}")
-            if direction == UP and not options.days:
-                text.append(f"  {'':<15} {CONTENTS.get(line.kind, '')}")
-        total, n_bytes = sum(line.messages for line in messages), sum(line.bytes for line in messages)
-        text += [f"  {'all':<15} {total:>9,} {n_bytes:>12,}", ""]
-    if config.byte_budget:
-        text.append(f"byte budget: {budget.in_words}")
-    text += [
-        f"ε: {privacy['epsilon']:.4g} at δ = {privacy['delta']:g} of all that left, by the noise that it is hidden in."
-        if privacy["epsilon"] is not None
-        else "ε: none. What is sent is exact, without noise: a long series of updates can tell about rows.",
-        f"Rows ({config.data}) and their dual variables never left.",
-    ]
-    sys.stdout.write("\n".join(text) + "\n")
+        print_json(facts)
+    else:
+        sys.stdout.write(text)
 
 
 def pause(options: Any) -> None:
