@@ -11,16 +11,17 @@ from typing import Any
 
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.data.scaling import SCALES
 from rhfedmtl.deploy.node.config import Config, Limits, Waits, check_numbers, read
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, check_number
 from rhfedmtl.deploy.node.log import split_address
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
-from rhfedmtl.policies.base import AUTO, ONE_PASS, check_certify_every
+from rhfedmtl.policies.base import AUTO, ONE_PASS, Situation, check_certify_every
 from rhfedmtl.resources.costs import Budget, Cost
 from rhfedmtl.training.config import PRECISION, RunConfig
-from rhfedmtl.training.privacy import Privacy
+from rhfedmtl.training.privacy import Privacy, PrivatePlan, planned
 
 MEASURABLE = ("time", "bytes", "energy")
 
@@ -90,6 +91,13 @@ class Learning:
         if len(self.classes) < 2:
             raise ConfigError(f"--privacy {privacy}: labels of a regression have no bound; it is for classes")
         return Privacy.parse(privacy)
+
+    def private_plan(
+        self, start: Situation, privacy: Privacy, kind: str, shape: tuple[int, int]
+    ) -> tuple[Algorithm, PrivatePlan]:
+        """Return the algorithm and the plan of a private training."""
+        options = Options.of(**json.loads(self.job().options))
+        return planned(self.algorithm, options, kind, start, privacy, shape)
 
     def job(self) -> wire.Job:
         """What the cloud tells the stations, and they their terminals."""

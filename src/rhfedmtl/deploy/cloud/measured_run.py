@@ -18,6 +18,7 @@ from rhfedmtl.errors import BudgetError, ConfigError, PeerError
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import ONE_PASS, Plan, Policy, Situation, least_of
+from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import (
     CloudEvent,
     Event,
@@ -262,6 +263,30 @@ def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: boo
         target_gap=target_gap,
         target_relative_gap=learning.target_relative_gap if ended else GOOD_ENOUGH,
         max_rounds=learning.max_rounds,
+    )
+
+
+def suited(policy: Policy, config: CloudConfig, cost: Cost, *, masked: bool) -> Policy:
+    """Return the algorithm's policy within the limits of the terminals."""
+    least_steps = config.learning.least_steps
+    if isinstance(policy, Measured):
+        policy = replace(policy, least_steps=least_steps and max(least_steps, policy.least_steps))
+    timed = "time" in cost and cost["time"].adds == "elapsed"
+    if least_steps == 1 and not timed and not masked:
+        return policy
+    return Careful(policy, least_steps, config.resources.deadline if timed else None, masked)
+
+
+def first_situation(network: RemoteNetwork, ledger: Ledger) -> Situation:
+    """Return the situation before the first round."""
+    members = network.station >= 0
+    return Situation(
+        network.sizes[members],
+        Placement(network.station[members], network.n_stations),
+        ledger,
+        lam=0.0,
+        gamma=network.method.loss.smoothness,
+        bytes=network.message_sizes,
     )
 
 

@@ -7,16 +7,18 @@ so a round takes longer by no more than the message that is under way then.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rhfedmtl.deploy.cloud.config import Resources
+from rhfedmtl.deploy.cloud.config import MEASURABLE, Resources
 from rhfedmtl.deploy.cloud.partners import Overhead
 from rhfedmtl.deploy.cloud.remote_network import Round
+from rhfedmtl.errors import BudgetError
 from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts, Placement
-from rhfedmtl.resources.costs import Cost, FloatArray, Prices
+from rhfedmtl.resources.costs import Budget, Cost, FloatArray, Prices, read_resources
 
 MARGIN = 2.0
 """How much longer than the last rounds a round may take before it is cut off."""
@@ -190,13 +192,33 @@ class MeasuredPrices:
         return given or otherwise
 
 
-def measured_cost(cost: Cost, names: tuple[str, ...]) -> Cost:
-    """Prices with a place for every measured type: of those that have none, nothing is known yet."""
-    missing = {name: Prices(adds="elapsed" if name == "time" else "sum") for name in names if name not in cost}
+def costs_and_limits(resources: Resources, spec: dict[str, Any], measured: Sequence[str]) -> tuple[Cost, Budget]:
+    """Return the prices and the limits of a training, with a place for every measured type."""
+    measured = spec.get("measured", measured)
+    unpriced = [f"{name}=0" for name in measured if name not in Cost.of(resources.cost)]
+    cost, budget = read_resources([*resources.cost, *unpriced], spec["budget"] or resources.budget)
+    for name in MEASURABLE:
+        if name in budget and name not in cost:
+            command = "reset" if name == "bytes" else f"init --measure {name}"
+            raise BudgetError(
+                f"budget {name}={budget[name]:g}: this network has not counted {name} so far; begin again with "
+                f"`rhfedmtl network {command}`"
+            )
+    missing = {name: Prices(adds="elapsed" if name == "time" else "sum") for name in measured if name not in cost}
     types = {**cost.types, **missing}
-    if "time" in names:
+    if "time" in measured:
         types["time"] = replace(types["time"], adds="elapsed")
-    return Cost(types)
+    return Cost(types), budget
+
+
+def measured_types(resources: Resources, spec: dict[str, Any], cost: Cost | None) -> list[str]:
+    """Return the measured types: the configured, and bytes if the first training limits them and they have no price.
+
+    ``cost`` has the types of earlier trainings.
+    """
+    first = Budget.of(spec["budget"] or resources.budget) if cost is None else cost
+    more = {"bytes"} & set(first) - {*resources.measured, *Cost.of(resources.cost)}
+    return [*resources.measured, *more]
 
 
 def _station_waits(seen: Round) -> dict[int, float]:

@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.deploy.cloud.config import CloudConfig
+from rhfedmtl.deploy.cloud.journal import TrainingJournal
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.deploy.node.state import CorruptError
+from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.failpoints import failpoint
 from rhfedmtl.maths.losses import Loss
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
 from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.roles.words import how_many
+from rhfedmtl.runs.recording import summary
+from rhfedmtl.training import checkpoint, snapshot
 from rhfedmtl.training.privacy import STATEMENT
 from rhfedmtl.training.run import Progress, Result, Run, mean
 
@@ -72,6 +76,19 @@ class TrainingProgress:
         """Return the terminals that a certificate counts at their worst, with their rows."""
         sizes = self._network.sizes
         return [f"terminal {t} ({how_many(int(sizes[t]), 'row')})" for t in certificate.absent if t < len(sizes)]
+
+    def facts_of(self, result: Result, silent: list[str]) -> dict[str, Any]:
+        """Return the facts of a training that has ended; ``silent`` are the members that were missing at its end."""
+        certificate = result.certificate
+        facts: dict[str, Any] = plain(summary(result))
+        facts |= {"state": "ended", "overshoot": plain(result.ledger.overshoot), "left": plain(result.ledger.left)}
+        facts |= {"round": result.rounds, "cloud_round": result.cloud_rounds}
+        facts |= {"certified_round": certificate.round, "silent": silent, "excluded": self.excluded()}
+        facts["absent"] = self.absent(certificate)
+        if certificate.round < result.rounds and not silent:
+            facts["incomplete"] = self._network.partners.incomplete
+        facts["local_steps"] = (facts["local_steps"] or [0])[-1]
+        return facts
 
     def note(self, run: Run, progress: Progress) -> None:
         """Take the facts of a round."""
@@ -164,3 +181,33 @@ class TrainingFiles:
         failpoint("result", "between")
         draft.rename(place)
         failpoint("result", "after")
+
+
+class Shortener(checkpoint.Keeper):
+    """Puts a checkpoint in the place of a long journal, between two server iterations.
+
+    `Run.learn` calls it. It never writes a checkpoint of its own accord: the journal says when it is due.
+    """
+
+    def __init__(self, journal: TrainingJournal, spec: dict[str, Any]) -> None:
+        self._journal, self._spec = journal, json.dumps(spec)
+
+    @property
+    def due(self) -> bool:
+        """Return True if the journal is long."""
+        return self._journal.due
+
+    def keep(self, run: Run) -> None:
+        """Shorten the journal; not where an operator has just ended the training, which only the journal knows."""
+        if self.due and run.state.plan is not None and run.state.iteration_is_over and not run.interrupted:
+            state, parts = snapshot.take(run), {"ledger": run.ledger}
+            self._journal.shorten(self._spec, lambda path: checkpoint.write(path, {}, state, parts))
+
+
+def take_up(run: Run, journal: TrainingJournal) -> None:
+    """Note in the journal that a run begins, or let it continue from the checkpoint that the journal names."""
+    try:
+        if (path := journal.begun()) is not None:
+            snapshot.resume(run, checkpoint.read(path))
+    except DataError as error:
+        raise CorruptError(f"{error}; put back a copy, or begin again with `rhfedmtl network reset`") from None

@@ -35,6 +35,7 @@ from rhfedmtl.roles.messages import (
     message_sizes,
 )
 from rhfedmtl.roles.plausibility import ImplausibleError
+from rhfedmtl.training.privacy import PrivatePlan
 
 
 class Round(NamedTuple):
@@ -253,10 +254,10 @@ class RemoteNetwork:
         answers = self.partners.ask("sums", points, self.partners.each(asked), 2.0 * self.config.waits.answer)
         return {b: codec.from_wire(StationSums, sums) for b, sums in self.partners.from_all(answers, "sums").items()}
 
-    def hide(self, method: Method, noising: Noising) -> None:
+    def hide(self, method: Method, plan: PrivatePlan) -> None:
         """Before the first round of a private training: let terminals clip, and sums be hidden in noise."""
-        self.method, self.noising = method, noising
-        self.partners.agree("hide", [noising] * self.n_stations)
+        self.method, self.noising = method, Noising(plan.clip, plan.noise, plan.delta)
+        self.partners.agree("hide", [self.noising] * self.n_stations)
 
     def trial(self, models: Float64Array, combination: Float64Array | None) -> list[dict[str, float]]:
         """Test metrics of every station for its model; empty where there are none."""

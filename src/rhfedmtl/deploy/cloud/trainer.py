@@ -11,38 +11,29 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.federation import kind_of
-from rhfedmtl.deploy.cloud.config import MEASURABLE, CloudConfig
+from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import (
-    Careful,
     bounded,
     check_round,
     check_spent,
+    first_situation,
     measured_run,
     refuse_broken,
     settings_of,
+    suited,
 )
 from rhfedmtl.deploy.cloud.partners import WAY_OUT
-from rhfedmtl.deploy.cloud.prices import measured_cost
-from rhfedmtl.deploy.cloud.progress import TrainingFiles, TrainingProgress
+from rhfedmtl.deploy.cloud.prices import costs_and_limits, measured_types
+from rhfedmtl.deploy.cloud.progress import Shortener, TrainingFiles, TrainingProgress, take_up
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census
 from rhfedmtl.deploy.methods import algorithm_of
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.state import CorruptError, unwritten
 from rhfedmtl.deploy.node.states import Machine, Table
-from rhfedmtl.errors import BudgetError, ConfigError, DataError, PeerError, RHFedMTLError
-from rhfedmtl.plain import plain
-from rhfedmtl.policies.base import Policy, Situation
-from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.billing import Placement
-from rhfedmtl.resources.costs import Budget, Cost, read_resources
+from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.messages import Noising
-from rhfedmtl.runs.recording import summary
-from rhfedmtl.training import checkpoint, snapshot
-from rhfedmtl.training.privacy import Privacy, PrivatePlan, planned
 from rhfedmtl.training.run import Progress, Run
 
 Ready = Callable[..., list[str]]
@@ -84,24 +75,6 @@ TRAINING: Table[Training] = {
 """An operator orders, a journal is replayed; then a training ends, fails, is stopped, or breaks."""
 _EVENTS = {Training.FAILED: "fail", Training.STOPPED: "stop"}
 _STOPPED_EARLY = {"state": Training.STOPPED, "error": "an operator ended it before its first round"}
-
-
-class Shortener(checkpoint.Keeper):
-    """Puts a checkpoint in the place of a long journal, between two server iterations."""
-
-    def __init__(self, journal: TrainingJournal, spec: dict[str, Any]) -> None:
-        self._journal, self._spec = journal, json.dumps(spec)
-
-    @property
-    def due(self) -> bool:
-        """Whether the journal is long."""
-        return self._journal.due
-
-    def keep(self, run: Run) -> None:
-        """Shorten the journal; not where an operator has just ended the training, which only the journal knows."""
-        if self.due and run.state.plan is not None and run.state.iteration_is_over and not run.interrupted:
-            state, known = snapshot.take(run), {"ledger": run.ledger}
-            self._journal.shorten(self._spec, lambda path: checkpoint.write(path, {}, state, known))
 
 
 class Trainer:
@@ -150,8 +123,9 @@ class Trainer:
         """Begin a training, or go on with a larger budget; refused while one is under way, or if none could follow."""
         if not self._machine.takes("order"):
             raise ConfigError(f"a training is {self.state}: {self.progress.facts.get('error', 'stop it first')}")
-        spec = {**spec, "measured": self._measured(spec)}
-        Ledger(*self._resources(spec))
+        cost = None if self._run is None else self._run.ledger.cost
+        spec = {**spec, "measured": measured_types(self._config.resources, spec, cost)}
+        Ledger(*costs_and_limits(self._config.resources, spec, self.measured))
         self._machine.on("order")
         self.progress.facts = {"spec": spec}
         self._journal.order(json.dumps(spec))
@@ -230,9 +204,10 @@ class Trainer:
 
     def _learn(self, spec: dict[str, Any]) -> dict[str, Any]:
         self.measured = tuple(spec.get("measured", self.measured))
-        cost, budget = self._resources(spec)
-        private = self._config.learning.check_private(spec["privacy"]) if spec["privacy"] else None
-        ended = bool(budget or spec["target_gap"] or self._config.learning.options.get("cloud_rounds"))
+        cost, budget = costs_and_limits(self._config.resources, spec, self.measured)
+        learning = self._config.learning
+        private = learning.check_private(spec["privacy"]) if spec["privacy"] else None
+        ended = bool(budget or spec["target_gap"] or learning.options.get("cloud_rounds"))
         settings = settings_of(self._config, self._kind, spec["target_gap"], ended=ended, private=private is not None)
         self._journal.write_once("ready", lambda: self._ready(self._config.waits.start))
         if self._journal.stopped():
@@ -240,7 +215,12 @@ class Trainer:
         if self._run is None:
             self.network.sync(first=True)
             people = census(self._config, self.network)
-            ledger, plan = self._hidden(Ledger(cost, budget), private)
+            ledger, plan = Ledger(cost, budget), None
+            if private is not None:  # the plan of a private training comes from public numbers
+                start = first_situation(self.network, ledger)
+                self._algorithm, plan = learning.private_plan(start, private, self._kind, self.network.shape)
+                self.network.hide(self._algorithm.method, plan)
+                ledger = plan.ledger(ledger)
             config = replace(self._config, resources=replace(self._config.resources, measured=self.measured))
             try:
                 run = measured_run(config, people, self.network, ledger, settings, plan, self._all_back)
@@ -248,12 +228,8 @@ class Trainer:
                 if self._journal.stopped():  # which left no station the time to answer
                     return _STOPPED_EARLY
                 raise
-            try:
-                if (checkpoint_file := self._journal.begun()) is not None:
-                    snapshot.resume(run, checkpoint.read(checkpoint_file))
-            except DataError as error:
-                raise CorruptError(f"{error}; put back a copy, or begin anew with `rhfedmtl network reset`") from None
-            check_round(run, self._config.learning.least_steps)
+            take_up(run, self._journal)
+            check_round(run, learning.least_steps)
             self._run = self.progress.run = run
         else:
             check_spent(self._run.ledger.spent, budget)
@@ -261,76 +237,18 @@ class Trainer:
             limits = {"target_gap": settings.target_gap, "target_relative_gap": settings.target_relative_gap}
             self._run.go_on(budget, **limits)
             self._run.meet()
-        policy, self._silent = self._policy(cost), []
+        policy = suited(self._algorithm.policy, self._config, cost, masked=self.network.method.channel.sums_only)
+        self._silent = []
         result = self._run.result(self._run.learn(policy, self._watch, Shortener(self._journal, spec)))
         refuse_broken(result.certificate)
-        excluded = self.progress.excluded()
         self.files.keep(result, self._algorithm.method.loss)
-        found: dict[str, Any] = plain(summary(result))
-        found |= {"state": "ended", "overshoot": plain(result.ledger.overshoot), "left": plain(result.ledger.left)}
-        found |= {"round": result.rounds, "cloud_round": result.cloud_rounds}
-        found |= {"certified_round": result.certificate.round, "silent": self._silent, "excluded": excluded}
-        found["absent"] = self.progress.absent(result.certificate)
-        if result.certificate.round < result.rounds and not self._silent:
-            found["incomplete"] = self.network.partners.incomplete
-        found["local_steps"] = (found["local_steps"] or [0])[-1]
-        return found
+        return self.progress.facts_of(result, self._silent)
 
     def _all_back(self) -> bool:
         """Wait, before a last certificate is tried for again, for members that are silent; whether all are there."""
         wait = partial(self._ready, self._config.waits.answer, members=True)
         self._silent = self._journal.write_once("back", wait)
         return not self._silent
-
-    def _hidden(self, ledger: Ledger, private: Privacy | None) -> tuple[Ledger, PrivatePlan | None]:
-        """Before the first round of a private training: the plan, from public numbers, and who clips and adds noise."""
-        if private is None:
-            return ledger, None
-        network, learning = self.network, self._config.learning
-        here = network.station >= 0
-        start = Situation(
-            network.sizes[here],
-            Placement(network.station[here], network.n_stations),
-            ledger,
-            lam=0.0,
-            gamma=network.method.loss.smoothness,
-            bytes=network.message_sizes,
-        )
-        options = Options.of(**json.loads(learning.job().options))
-        self._algorithm, plan = planned(learning.algorithm, options, self._kind, start, private, network.shape)
-        network.hide(self._algorithm.method, Noising(plan.clip, plan.noise, plan.delta))
-        return plan.ledger(ledger), plan
-
-    def _resources(self, spec: dict[str, Any]) -> tuple[Cost, Budget]:
-        resources, measured = self._config.resources, spec.get("measured", self.measured)
-        unpriced = [f"{name}=0" for name in measured if name not in Cost.of(resources.cost)]
-        cost, budget = read_resources([*resources.cost, *unpriced], spec["budget"] or resources.budget)
-        for name in MEASURABLE:
-            if name in budget and name not in cost:
-                way = "reset" if name == "bytes" else f"init --measure {name}"
-                raise BudgetError(
-                    f"budget {name}={budget[name]:g}: this network has not counted {name} so far; begin anew with "
-                    f"`rhfedmtl network {way}`"
-                )
-        return measured_cost(cost, tuple(measured)), budget
-
-    def _measured(self, spec: dict[str, Any]) -> list[str]:
-        """Types that are measured: as configured, and bytes if the first training limits them and have no price."""
-        resources = self._config.resources
-        first = Budget.of(spec["budget"] or resources.budget) if self._run is None else self._run.ledger.cost
-        more = {"bytes"} & set(first) - {*resources.measured, *Cost.of(resources.cost)}
-        return [*resources.measured, *more]
-
-    def _policy(self, cost: Cost) -> Policy:
-        """The algorithm's policy, within what terminals allow."""
-        policy, least = self._algorithm.policy, self._config.learning.least_steps
-        if isinstance(policy, Measured):
-            policy = replace(policy, least_steps=least and max(least, policy.least_steps))
-        timed = "time" in cost and cost["time"].adds == "elapsed"
-        masked = self.network.method.channel.sums_only
-        if least == 1 and not timed and not masked:
-            return policy
-        return Careful(policy, least, self._config.resources.deadline if timed else None, masked)
 
     def _watch(self, progress: Progress) -> bool:
         assert self._run is not None
