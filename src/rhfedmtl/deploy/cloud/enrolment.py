@@ -14,14 +14,7 @@ from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.acceptor import Rate, first_message
-from rhfedmtl.deploy.node.credentials import (
-    TERMINAL,
-    Authority,
-    Credentials,
-    Identity,
-    PeerCertificate,
-    requested_key,
-)
+from rhfedmtl.deploy.node.credentials import TERMINAL, Authority, Credentials, Identity, PeerCertificate, requested_key
 from rhfedmtl.deploy.node.link import SERVICE
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.node.server import guarded, listen

@@ -236,9 +236,7 @@ def _as_it_was(planned: RoundEvent, seen: Round) -> RoundEvent:
     expected = np.zeros(layout.n_terminals, dtype=bool)
     expected[slice(None) if planned.terminal_ids is None else planned.terminal_ids] = True
     return replace(
-        planned,
-        terminals=None if mask[expected].all() else mask,
-        stations=None if stations.all() else stations,
+        planned, terminals=None if mask[expected].all() else mask, stations=None if stations.all() else stations
     )
 
 

@@ -56,12 +56,7 @@ class Training(StrEnum):
     """What was spent can no longer be known, or written down: only a cloud that is started again goes on."""
 
 
-_UNDER_WAY = {
-    "end": Training.ENDED,
-    "fail": Training.FAILED,
-    "stop": Training.STOPPED,
-    "break": Training.BROKEN,
-}
+_UNDER_WAY = {"end": Training.ENDED, "fail": Training.FAILED, "stop": Training.STOPPED, "break": Training.BROKEN}
 _AT_REST = {"order": Training.RUNNING, "replay": Training.RECOVERING, "break": Training.BROKEN}
 TRAINING: Table[Training] = {
     Training.IDLE: _AT_REST,

@@ -32,12 +32,7 @@ class SummedRound(NamedTuple):
 
 
 async def hold(
-    members: TerminalSessions,
-    orders: Mapping[int, SumRequest],
-    length: int,
-    seconds: float,
-    *,
-    whole: bool = False,
+    members: TerminalSessions, orders: Mapping[int, SumRequest], length: int, seconds: float, *, whole: bool = False
 ) -> SummedRound:
     """Ask all of them, each step for at most so long. With ``whole`` no sum without one of them is unmasked."""
     room, questions, others = members.attendance.room, members.questions, []
