@@ -1,6 +1,6 @@
-"""Gaussian differential privacy: what releases with Gaussian noise tell in all, exactly (Dong, Roth and Su 2022).
+"""Gaussian differential privacy: the exact total privacy loss of releases with Gaussian noise (Dong, Roth and Su 2022).
 
-A release of sensitivity C with noise of standard deviation s is (C/s)-private, and so are all that are made from it.
+A release of sensitivity C with noise of standard deviation s is (C/s)-private, and so is everything computed from it.
 Releases add up, μ² = Σ (C_k/s_k)², and μ is (ε, δ(ε)) at every ε:
 
     δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)
@@ -25,7 +25,7 @@ TAIL = 35.0
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """The least δ for which all that is μ-private is (ε, δ)-private."""
+    """Return the smallest δ for which everything μ-private is (ε, δ)-private."""
     if mu <= 0.0:
         return 0.0
     first, second = _log_normal(-epsilon / mu + mu / 2.0), epsilon + _log_normal(-epsilon / mu - mu / 2.0)
@@ -33,13 +33,13 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ that is (ε, δ)-private, rounded down."""
+    """Return the largest μ that is (ε, δ)-private, rounded down."""
     check(epsilon, delta)
     return _edge(lambda mu: delta_of(epsilon, mu) <= delta, 0.0, LARGEST)
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The least ε for which μ is (ε, δ)-private, rounded up; infinite where it is beyond all sense."""
+    """Return the smallest ε for which μ is (ε, δ)-private, rounded up; infinity above `LARGEST`."""
     if delta_of(0.0, mu) <= delta:
         return 0.0
     if delta_of(LARGEST, mu) > delta:
@@ -48,29 +48,30 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def check(epsilon: float, delta: float) -> None:
-    """Refuse what promises nothing, or what no noise can give."""
+    """Raise ConfigError for values that promise nothing, or that no noise can achieve."""
     if not 0.0 < epsilon <= LARGEST:
-        most = f", at most {LARGEST:g}" if epsilon > LARGEST else ""
-        raise ConfigError(f"epsilon={epsilon:g}: a bound on what is learned is a number > 0{most}, as in epsilon=1")
+        limit = f", at most {LARGEST:g}" if epsilon > LARGEST else ""
+        raise ConfigError(f"epsilon={epsilon:g}: a privacy bound is a number > 0{limit}, as in epsilon=1")
     if not 0.0 < delta < 1.0:
-        raise ConfigError(f"delta={delta:g}: a chance, far below one in the number of terminals, as in delta=1e-6")
+        raise ConfigError(f"delta={delta:g}: a probability far below 1/(number of terminals), as in delta=1e-6")
 
 
 def largest_term(loss: Loss, reach: float) -> float:
-    """τ: the most that L(z) + L*(−α) + αz of one row can be for |z| ≤ reach; it is convex in z and in α."""
+    """Return τ, the largest L(z) + L*(−α) + αz of a single row for |z| ≤ reach; it is convex in z and in α."""
     ends = [(z, b) for z in (-reach, reach) for b in (0.0, 1.0)]
     return max(loss.value(z, 1.0) + loss.conjugate(b, 1.0) + b * z for z, b in ends)
 
 
 def largest_terms(loss: Loss, model: Matrix, radius: float) -> float:
-    """τ under a model, its columns added up, for rows up to this norm."""
+    """Return τ under a model, summed over its columns, for rows of at most this norm."""
     reach = radius * np.sqrt(np.square(model).sum(axis=1))
     return sum(largest_term(loss, z) for z in reach.tolist())
 
 
 def noise_energy(M: Matrix, numbers: int, chance: float) -> float:
-    """A bound on tr(Z M Zᵀ) that fails with at most this chance, for Z of ``numbers`` × len(M) standard normal numbers.
+    """Return a bound on tr(Z M Zᵀ) that fails with probability ``chance`` at most.
 
+    Z has d × len(M) standard normal entries, where d is ``numbers``. The bound is
     d tr M + 2 √(d x) ‖M‖_F + 2 x ‖M‖_op with x = ln(1/chance) (Laurent and Massart 2000).
     """
     x, kappa = -math.log(chance), np.linalg.eigvalsh(M)
@@ -79,7 +80,7 @@ def noise_energy(M: Matrix, numbers: int, chance: float) -> float:
 
 
 def _log_normal(x: float) -> float:
-    """ln Φ(x); by its series where Φ is too small to be a number."""
+    """Return ln Φ(x), from its series if Φ(x) is too small for a float."""
     if x > 0.0:
         return math.log1p(-math.erfc(x / math.sqrt(2.0)) / 2.0)
     if x > -TAIL:
@@ -92,7 +93,7 @@ def _log_normal(x: float) -> float:
 
 
 def _edge(holds: Callable[[float], bool], good: float, bad: float) -> float:
-    """The last point that holds on the way from one that does to one that does not."""
+    """Return the last point that satisfies ``holds`` between ``good``, which does, and ``bad``, which may not."""
     if holds(bad):
         return bad
     while True:

@@ -1,7 +1,8 @@
-"""Couplings that are learned while training, or given task by task: a covariance Ω, a graph, clusters of tasks.
+"""Relationships that training learns, or that the user defines task by task: a covariance Ω, a graph, clusters.
 
-Each is a frozen value: ``learn`` returns a new one, or the same object if these models change nothing worth a new
-certificate. Until there are models to learn from, no task is nearer to one task than to another.
+The cloud calls ``learn`` with the current models. A relationship is a frozen value: ``learn`` returns a new object, or
+the same object if the change is not worth a new certificate. Before there are models to learn from, no two tasks are
+closer than any other two.
 """
 
 from __future__ import annotations
@@ -32,11 +33,15 @@ MOST_CLUSTERS = 8
 
 @dataclass(frozen=True, eq=False)
 class Learned(Relationship):
-    """Q = λ1 I + (λ2/N) Ω⁻¹ with Ω ← (WᵀW + εI)^½ / tr(·), which starts at I/N: there λ2 acts as in `mean`.
+    """Q = λ1 I + (λ2/N) Ω⁻¹ with Ω ← (WᵀW + εI)^½ / tr(·).
 
-    Tasks are columns of W; several classes are one long column. The outer objective, which no exact step raises, is
-    (1/N) [Σ_b loss_b + λ1/2 ‖W‖² + λ2/(2N) (tr(W Ω⁻¹ Wᵀ) + ε tr(Ω⁻¹))]. (The paper's λ2 is this one over 2N: with
-    tr Ω = 1 it acts that much stronger.) ``tolerance`` is the relative change of Ω below which it stays.
+    Ω starts at I/N: there λ2 acts as in `mean`. Tasks are columns of W; several classes form a single long column. No
+    exact step raises the outer objective
+
+        (1/N) [Σ_b loss_b + λ1/2 ‖W‖² + λ2/(2N) (tr(W Ω⁻¹ Wᵀ) + ε tr(Ω⁻¹))].
+
+    The paper's λ2 is this λ2 divided by 2N, as with tr Ω = 1 it acts 2N times as strongly. Ω stays if its relative
+    change is at most ``tolerance``.
     """
 
     lambda1: float = LAMBDA1
@@ -47,7 +52,7 @@ class Learned(Relationship):
     schedule: LearningSchedule | None = field(default_factory=LearningSchedule)
 
     def __post_init__(self) -> None:
-        """Refuse weights and matrices for which the problem has no unique solution."""
+        """Raise ConfigError for weights and matrices without a unique solution of the problem."""
         check_weight("lambda1", self.lambda1, positive=True)
         check_weight("lambda2", self.lambda2, positive=False)
         check_weight("epsilon", self.epsilon, positive=True)
@@ -58,32 +63,32 @@ class Learned(Relationship):
             object.__setattr__(self, "omega", omega)
 
     def learns(self) -> LearningSchedule | None:
-        """As scheduled."""
+        """Return the schedule."""
         return self.schedule
 
     def covariance(self, n_tasks: int) -> Matrix:
-        """Ω, tasks × tasks, of trace 1 if it was learned."""
+        """Return Ω, tasks × tasks; a learned Ω has trace 1."""
         return np.eye(n_tasks) / n_tasks if self.omega is None else self.omega
 
     def precision(self, n_tasks: int) -> Matrix:
-        """λ1 I + (λ2/N) Ω⁻¹."""
+        """Return λ1 I + (λ2/N) Ω⁻¹."""
         omega = self.covariance(n_tasks)
         _check_size("omega", len(omega), n_tasks)
         inverse = np.linalg.inv(omega)
         return np.asarray(self.lambda1 * np.eye(n_tasks) + self.lambda2 / (2.0 * n_tasks) * (inverse + inverse.T))
 
     def coupling(self, n_tasks: int) -> float:
-        """As Q says, or, before Ω is learned, the share λ2/(λ1 + λ2) that it is going to tie."""
+        """Return the share that Q ties; before Ω is learned, the share λ2/(λ1 + λ2) that it will tie."""
         return super().coupling(n_tasks) if self.omega is not None else self.lambda2 / (self.lambda1 + self.lambda2)
 
     def affinity(self, n_tasks: int) -> Matrix:
-        """Ω_bb′/√(Ω_bb Ω_b′b′)."""
+        """Return Ω_bb′/√(Ω_bb Ω_b′b′)."""
         omega = self.covariance(n_tasks)
         root = np.sqrt(np.diag(omega))
         return np.asarray(np.clip(omega / np.outer(root, root), -1.0, 1.0))
 
     def learn(self, W: Models) -> Self:
-        """Ω-step: the Ω of trace 1 that is best for these models."""
+        """Return the relationship with the Ω of trace 1 that is best for these models (Ω-step)."""
         flat = W.reshape(len(W), -1)
         eigenvalues, U = np.linalg.eigh(flat @ flat.T + self.epsilon * np.eye(len(W)))
         root = (U * np.sqrt(np.maximum(eigenvalues, self.epsilon))) @ U.T
@@ -94,7 +99,7 @@ class Learned(Relationship):
         return replace(self, omega=omega)
 
     def without(self, task: int) -> Self:
-        """Return Ω of the other tasks, of the same trace."""
+        """Return Ω of the remaining tasks, scaled to the same trace."""
         if self.omega is None:
             return self
         omega = _without(self.omega, task)
@@ -103,11 +108,11 @@ class Learned(Relationship):
 
 @dataclass(frozen=True, eq=False)
 class Graph(Relationship):
-    """Q = λ1 I + λ2 L, L the Laplacian of a graph of tasks: tied tasks are drawn to each other.
+    """Q = λ1 I + λ2 L, with the Laplacian L of a graph of tasks: tied tasks attract each other.
 
-    A given ``adjacency`` (or `from_laplacian`) stays. Without one, each task is tied to the ``neighbours`` tasks
-    with the most similar models (cosine), by ties that add up to about 1 as in `mean`, where the graph starts;
-    ``found`` are the ties learned so far.
+    An ``adjacency`` (or `from_laplacian`) fixes the graph. Without it, each task is tied to the ``neighbours`` tasks
+    with the most similar models (cosine). The ties of a task add up to about 1, as in `mean`, where the graph starts.
+    ``found`` holds the ties learned so far.
     """
 
     lambda1: float = LAMBDA1
@@ -118,7 +123,7 @@ class Graph(Relationship):
     schedule: LearningSchedule | None = field(default_factory=LearningSchedule)
 
     def __post_init__(self) -> None:
-        """Refuse what is no graph."""
+        """Raise ConfigError if the weights or the adjacency do not describe a graph."""
         check_weight("lambda1", self.lambda1, positive=True)
         check_weight("lambda2", self.lambda2, positive=False)
         check_ratio(self.lambda1, self.lambda2)
@@ -127,36 +132,36 @@ class Graph(Relationship):
         if self.adjacency is not None:
             adjacency = _square("adjacency", self.adjacency)
             if np.any(adjacency < 0.0) or np.any(np.diag(adjacency) != 0.0):
-                raise ConfigError("adjacency must have no negative ties, and none of a task to itself")
+                raise ConfigError("adjacency must have no negative ties and no tie of a task to itself")
             object.__setattr__(self, "adjacency", adjacency)
 
     @classmethod
     def from_laplacian(cls, lambda1: float, lambda2: float, laplacian: npt.ArrayLike) -> Self:
-        """Graph given by its Laplacian, degrees − ties."""
+        """Return the graph with this Laplacian (degrees − ties)."""
         L = _square("laplacian", laplacian)
         if np.any(np.abs(L.sum(axis=0)) > 1e-9 * np.abs(L).max(initial=1.0)):
             raise ConfigError("the rows of a Laplacian add up to 0: its diagonal holds the sums of the ties")
         return cls(lambda1, lambda2, np.diag(np.diag(L)) - L)
 
     def learns(self) -> LearningSchedule | None:
-        """As scheduled, unless the graph is given."""
+        """Return the schedule, unless the user fixed the graph."""
         return self.schedule if self.adjacency is None else None
 
     def ties(self, n_tasks: int) -> Matrix:
-        """Weights of the ties, tasks × tasks."""
-        known = self.found if self.adjacency is None else self.adjacency
-        if known is None:
+        """Return the weights of the ties, tasks × tasks."""
+        ties = self.found if self.adjacency is None else self.adjacency
+        if ties is None:
             return (np.ones((n_tasks, n_tasks)) - np.eye(n_tasks)) / n_tasks
-        _check_size("the graph", len(known), n_tasks)
-        return known
+        _check_size("the graph", len(ties), n_tasks)
+        return ties
 
     def precision(self, n_tasks: int) -> Matrix:
-        """λ1 I + λ2 (degrees − ties)."""
+        """Return λ1 I + λ2 (degrees − ties)."""
         ties = self.ties(n_tasks)
         return self.lambda1 * np.eye(n_tasks) + self.lambda2 * (np.diag(ties.sum(axis=0)) - ties)
 
     def learn(self, W: Models) -> Self:
-        """Tie each task to its nearest ones, and they to it."""
+        """Return the graph in which each task is tied to its nearest tasks, and they to it."""
         if self.adjacency is not None or len(W) < 2:
             return self
         flat = W.reshape(len(W), -1)
@@ -173,18 +178,18 @@ class Graph(Relationship):
         return replace(self, found=ties)
 
     def without(self, task: int) -> Self:
-        """Return the ties between the other tasks."""
+        """Return the ties between the remaining tasks."""
         parts = (None if ties is None else _without(ties, task) for ties in (self.adjacency, self.found))
         return replace(self, **dict(zip(("adjacency", "found"), parts, strict=True)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Clusters(Relationship):
-    """Q = λ1 I + λ2 (I − M), M the averaging within clusters: models are drawn to the mean of their cluster.
+    """Q = λ1 I + λ2 (I − M), where M averages within clusters: λ2 holds models near the mean of their cluster.
 
-    ``count`` clusters, or as many as stand out (largest mean silhouette, one if none does), by k-means on the
-    directions of the models. Tasks start alone: models drawn to a common mean before the first grouping would hide
-    their clusters, and a wrong grouping confirms itself.
+    k-means on the directions of the models makes ``count`` clusters. Without ``count`` it makes as many as stand out
+    (the largest mean silhouette), and a single cluster if no number of clusters does. Every task starts in its own
+    cluster: a common mean before the first grouping would hide the clusters, and a wrong grouping confirms itself.
     """
 
     lambda1: float = LAMBDA1
@@ -194,7 +199,7 @@ class Clusters(Relationship):
     schedule: LearningSchedule | None = field(default_factory=lambda: LearningSchedule(first=5))
 
     def __post_init__(self) -> None:
-        """Refuse numbers of clusters that make no sense."""
+        """Raise ConfigError for invalid weights or fewer than one cluster."""
         check_weight("lambda1", self.lambda1, positive=True)
         check_weight("lambda2", self.lambda2, positive=False)
         check_ratio(self.lambda1, self.lambda2)
@@ -202,57 +207,58 @@ class Clusters(Relationship):
             raise ConfigError(f"count of clusters must be at least 1, got {self.count}")
 
     def learns(self) -> LearningSchedule | None:
-        """As scheduled."""
+        """Return the schedule."""
         return self.schedule
 
     def members(self, n_tasks: int) -> npt.NDArray[np.int64]:
-        """Cluster of every task, numbered from 0 in the order of tasks."""
+        """Return the cluster of every task, numbered from 0 in the order of tasks."""
         if self.groups is None:
             return np.arange(n_tasks)
         _check_size("groups", len(self.groups), n_tasks)
         return np.array(self.groups, dtype=np.int64)
 
     def precision(self, n_tasks: int) -> Matrix:
-        """λ1 I + λ2 (I − M) with M_bb′ = 1/(size of the cluster) for tasks of one cluster."""
+        """Return λ1 I + λ2 (I − M) with M_bb′ = 1/(size of the cluster) for tasks of the same cluster."""
         member = self.members(n_tasks)
         same = member[:, None] == member[None, :]
-        apart = np.eye(n_tasks) - same / same.sum(axis=1)
-        return np.asarray(self.lambda1 * np.eye(n_tasks) + self.lambda2 * apart)
+        deviation = np.eye(n_tasks) - same / same.sum(axis=1)
+        return np.asarray(self.lambda1 * np.eye(n_tasks) + self.lambda2 * deviation)
 
     def coupling(self, n_tasks: int) -> float:
-        """λ2/(λ1+λ2), also before the first grouping."""
+        """Return λ2/(λ1+λ2), also before the first grouping."""
         return self.lambda2 / (self.lambda1 + self.lambda2)
 
     def learn(self, W: Models) -> Self:
-        """Group the models anew."""
+        """Return the relationship with the clusters of these models."""
         flat = W.reshape(len(W), -1)
         norm = np.linalg.norm(flat, axis=1, keepdims=True)
         groups = _ordered(self._group(flat / np.maximum(norm, np.finfo(float).tiny)))
         return self if groups == _ordered(self.members(len(W))) else replace(self, groups=groups)
 
     def without(self, task: int) -> Self:
-        """Return the clusters of the other tasks."""
+        """Return the clusters of the remaining tasks."""
         if self.groups is None:
             return self
         return replace(self, groups=_ordered(np.delete(np.array(self.groups), task)))
 
     def _group(self, points: Matrix) -> npt.NDArray[np.int64]:
-        """Groups of the points: as many as asked for, or those with the clearest borders."""
+        """Return the group of each point: ``count`` groups, or the number of groups with the clearest borders."""
         if self.count is not None:
             return k_means(points, min(self.count, len(points)))
-        found = [k_means(points, k) for k in range(2, min(MOST_CLUSTERS, len(points) - 1) + 1)]
-        clarity = [silhouette(points, groups) for groups in found]
+        groupings = [k_means(points, k) for k in range(2, min(MOST_CLUSTERS, len(points) - 1) + 1)]
+        clarity = [silhouette(points, groups) for groups in groupings]
         best = int(np.argmax(clarity)) if clarity else -1
-        return found[best] if best >= 0 and clarity[best] > CLEAR else np.zeros(len(points), dtype=np.int64)
+        return groupings[best] if best >= 0 and clarity[best] > CLEAR else np.zeros(len(points), dtype=np.int64)
 
 
 def k_means(points: Matrix, k: int, rounds: int = 100) -> npt.NDArray[np.int64]:
-    """argmin Σ_b ‖p_b − mean of its group‖²: Lloyd's alternation, from starts that lie far apart; nothing is drawn.
+    """Return the group of each point: Lloyd's alternation for argmin Σ_b ‖p_b − mean of its group‖².
 
-    Every point is once the first start, the next ones are those farthest from all starts so far.
+    It is deterministic. Each of the first ten points is the first start of a run; the next start is always the point
+    that is farthest from all starts so far. The run with the smallest sum wins.
     """
     best: npt.NDArray[np.int64] = np.zeros(len(points), dtype=np.int64)
-    least = np.inf
+    smallest = np.inf
     distance = _squared_distances(points, points)
     for first in range(min(len(points), 10)):
         starts = [first]
@@ -268,26 +274,26 @@ def k_means(points: Matrix, k: int, rounds: int = 100) -> npt.NDArray[np.int64]:
                 break
             centers = moved
         spread = float(np.sum((points - centers[groups]) ** 2))
-        if spread < least * (1.0 - 1e-12):
-            best, least = groups, spread
+        if spread < smallest * (1.0 - 1e-12):
+            best, smallest = groups, spread
     return best
 
 
 def silhouette(points: Matrix, groups: npt.NDArray[np.int64]) -> float:
-    """Mean of (b − a)/max(a, b): a is the mean distance within the group, b that to the nearest other group."""
+    """Mean of (b − a)/max(a, b), with a the mean distance within the group and b that to the nearest other group."""
     distance = np.sqrt(_squared_distances(points, points))
     names = np.unique(groups)
     if len(names) < 2:
         return 0.0
     to = np.stack([distance[:, groups == g].sum(axis=1) for g in names], axis=1)
     sizes = np.array([np.sum(groups == g) for g in names])
-    own = np.searchsorted(names, groups)
+    group = np.searchsorted(names, groups)
     rows = np.arange(len(points))
-    a = to[rows, own] / np.maximum(sizes[own] - 1, 1)
-    others = to / sizes
-    others[rows, own] = np.inf
-    b = others.min(axis=1)
-    score = np.where(sizes[own] > 1, (b - a) / np.maximum(np.maximum(a, b), np.finfo(float).tiny), 0.0)
+    a = to[rows, group] / np.maximum(sizes[group] - 1, 1)
+    distances = to / sizes
+    distances[rows, group] = np.inf
+    b = distances.min(axis=1)
+    score = np.where(sizes[group] > 1, (b - a) / np.maximum(np.maximum(a, b), np.finfo(float).tiny), 0.0)
     return float(score.mean())
 
 
@@ -297,14 +303,14 @@ def _squared_distances(A: Matrix, B: Matrix) -> Matrix:
 
 
 def _ordered(groups: npt.NDArray[np.int64]) -> Groups:
-    """The same groups, numbered in the order in which they first occur."""
+    """Return the same groups, numbered in the order of their first members."""
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))
     return tuple(int(g) for g in rank[inverse])
 
 
 def _without(matrix: Matrix, task: int) -> Matrix:
-    """The matrix without the row and the column of a task."""
+    """Return the matrix without the row and the column of a task."""
     return np.delete(np.delete(matrix, task, axis=0), task, axis=1)
 
 
@@ -313,7 +319,7 @@ def _square(name: str, matrix: npt.ArrayLike) -> Matrix:
     if array.ndim != 2 or array.shape[0] != array.shape[1] or not np.isfinite(array).all():
         raise ConfigError(f"{name} must be a square table of finite numbers, got shape {array.shape}")
     if not np.allclose(array, array.T, rtol=1e-9, atol=1e-12):
-        raise ConfigError(f"{name} must be symmetric: what a task is to another, the other is to it")
+        raise ConfigError(f"{name} must be symmetric: entry (a, b) is entry (b, a)")
     array.flags.writeable = False
     return array
 

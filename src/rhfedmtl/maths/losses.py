@@ -1,9 +1,10 @@
-"""Loss functions L(z, y) of a score z, with the pieces that dual coordinate ascent needs.
+"""Loss functions L(z, y) of a score z, with the parts that dual coordinate ascent needs.
 
-A loss is one small NamedTuple. Its methods are plain Python, and the same source is what the kernels compile.
-``a`` is the dual variable of a sample, and everywhere ``conjugate(a, y)`` means L*(−a).
+A loss is a small NamedTuple. Its methods are plain Python, and the kernels compile the same source. ``a`` is the dual
+variable of a sample, and everywhere ``conjugate(a, y)`` means L*(−a).
 
-Add a loss: write the class, all of its parameters with defaults, and its line in `registry`. Nothing else changes.
+To add a loss, write the class with defaults for all of its parameters, and add its line to `registry`. Nothing else
+changes.
 """
 
 from __future__ import annotations
@@ -19,38 +20,41 @@ NEWTON_STEPS = 100
 
 
 class Loss(Protocol):
-    """What a loss offers. ``smoothness`` is the γ for which L is (1/γ)-smooth, 0 where L has corners."""
+    """Interface of a loss. ``smoothness`` is the γ for which L is (1/γ)-smooth, 0 if L has corners."""
 
     @property
     def classifier(self) -> bool:
-        """Whether labels are ±1 rather than numbers."""
+        """True if labels are ±1, False if they are numbers."""
 
     @property
     def quadratic(self) -> bool:
-        """Whether the conjugate is quadratic inside its box, so that `line` describes it wholly."""
+        """True if the conjugate is quadratic inside its box, so `line` describes it completely."""
 
     @property
     def smoothness(self) -> float:
-        """γ of (1/γ)-smooth."""
+        """The γ of (1/γ)-smooth."""
 
     def value(self, z: float, y: float) -> float:
-        """L(z, y)."""
+        """Return L(z, y)."""
 
     def slope(self, z: float, y: float) -> float:
-        """dL/dz, for methods that go by gradients; at a corner the slope to its left."""
+        """Return dL/dz for gradient methods; at a corner the slope to its left."""
 
     def conjugate(self, a: float, y: float) -> float:
-        """L*(−a), infinite outside the box of ``a``."""
+        """Return L*(−a), infinite outside the box of ``a``."""
 
     def dual_step(self, a: float, y: float, z: float, q: float) -> float:
-        """Argmax over δ of −L*(−(a+δ)) − δ z − q δ²/2."""
+        """Return argmax over δ of −L*(−(a+δ)) − δ z − q δ²/2."""
 
     def line(self, a: float, y: float, d: float) -> tuple[float, float, float]:
-        """−L*(−(a + ηd)) = −L*(−a) + linear·η − quadratic·η²/2 for 0 ≤ η ≤ η_max (quadratic conjugates)."""
+        """Return (linear, quadratic, η_max) of the conjugate along d, if it is quadratic.
+
+        −L*(−(a + ηd)) = −L*(−a) + linear·η − quadratic·η²/2 for 0 ≤ η ≤ η_max.
+        """
 
 
 def room(b: float, d: float) -> float:
-    """Largest η for which b + ηd stays in [0, 1]."""
+    """Return the largest η for which b + ηd stays in [0, 1]."""
     if d > 0.0:
         return max(0.0, (1.0 - b) / d)
     if d < 0.0:
@@ -64,7 +68,7 @@ class SmoothedHinge(NamedTuple):
     gamma: float = 1.0
 
     def check(self) -> None:
-        """Refuse a width that leaves no corner to round."""
+        """Raise ConfigError for a width that leaves no corner to round."""
         if not (math.isfinite(self.gamma) and self.gamma > 0.0):
             raise ConfigError(
                 f"smoothed hinge needs a finite gamma > 0, got {self.gamma}; use loss 'hinge' for gamma = 0"
@@ -72,12 +76,12 @@ class SmoothedHinge(NamedTuple):
 
     @property
     def classifier(self) -> bool:
-        """Labels are ±1."""
+        """True: labels are ±1."""
         return True
 
     @property
     def quadratic(self) -> bool:
-        """`line` describes the conjugate wholly."""
+        """True: `line` describes the conjugate completely."""
         return True
 
     @property
@@ -86,7 +90,7 @@ class SmoothedHinge(NamedTuple):
         return self.gamma
 
     def value(self, z: float, y: float) -> float:
-        """0 beyond the margin, linear far before it, a parabola of width γ between."""
+        """Return 0 beyond the margin, a line far before it, and a parabola of width γ between."""
         m = 1.0 - y * z
         if m <= 0.0:
             return 0.0
@@ -95,23 +99,23 @@ class SmoothedHinge(NamedTuple):
         return m * m / (2.0 * self.gamma)
 
     def slope(self, z: float, y: float) -> float:
-        """−y clip((1 − yz)/γ, 0, 1)."""
+        """Return −y clip((1 − yz)/γ, 0, 1)."""
         return -y * min(1.0, max(0.0, (1.0 - y * z) / self.gamma))
 
     def conjugate(self, a: float, y: float) -> float:
-        """−b + γb²/2 with b = ya in [0, 1]."""
+        """Return −b + γb²/2 with b = ya in [0, 1]."""
         b = y * a
         if b < -BOX_TOLERANCE or b > 1.0 + BOX_TOLERANCE:
             return math.inf
         return -b + self.gamma * b * b / 2.0
 
     def dual_step(self, a: float, y: float, z: float, q: float) -> float:
-        """Newton step of a parabola, clipped to the box."""
+        """Return the Newton step of a parabola, clipped to the box."""
         b = y * a
         return y * min(1.0, max(0.0, b + (1.0 - y * z - self.gamma * b) / (q + self.gamma))) - a
 
     def line(self, a: float, y: float, d: float) -> tuple[float, float, float]:
-        """Linear and quadratic term along d, and where the box ends."""
+        """Return the linear and the quadratic term along d, and the end of the box."""
         b = y * a
         s = y * d
         return s * (1.0 - self.gamma * b), self.gamma * s * s, room(b, s)
@@ -122,36 +126,36 @@ class Hinge(NamedTuple):
 
     @property
     def classifier(self) -> bool:
-        """Labels are ±1."""
+        """True: labels are ±1."""
         return True
 
     @property
     def quadratic(self) -> bool:
-        """`line` describes the conjugate wholly."""
+        """True: `line` describes the conjugate completely."""
         return True
 
     @property
     def smoothness(self) -> float:
-        """A corner: not smooth."""
+        """0: the loss has a corner."""
         return 0.0
 
     def value(self, z: float, y: float) -> float:
-        """Distance short of the margin."""
+        """Return the distance short of the margin."""
         return max(0.0, 1.0 - y * z)
 
     def slope(self, z: float, y: float) -> float:
-        """−y before the margin, 0 beyond it."""
+        """Return −y before the margin, 0 beyond it."""
         return -y if y * z < 1.0 else 0.0
 
     def conjugate(self, a: float, y: float) -> float:
-        """−b with b = ya in [0, 1]."""
+        """Return −b with b = ya in [0, 1]."""
         b = y * a
         if b < -BOX_TOLERANCE or b > 1.0 + BOX_TOLERANCE:
             return math.inf
         return -b
 
     def dual_step(self, a: float, y: float, z: float, q: float) -> float:
-        """Clipped Newton step; where the row is zero (q = 0) the slope alone decides."""
+        """Return the clipped Newton step; for a zero row (q = 0) the slope alone decides."""
         b = y * a
         slope = 1.0 - y * z
         if q > 0.0:
@@ -159,7 +163,7 @@ class Hinge(NamedTuple):
         return y * (1.0 if slope > 0.0 else 0.0) - a
 
     def line(self, a: float, y: float, d: float) -> tuple[float, float, float]:
-        """Linear along d, up to the end of the box."""
+        """Return a linear term along d, up to the end of the box."""
         return y * d, 0.0, room(y * a, y * d)
 
 
@@ -168,12 +172,12 @@ class SquaredHinge(NamedTuple):
 
     @property
     def classifier(self) -> bool:
-        """Labels are ±1."""
+        """True: labels are ±1."""
         return True
 
     @property
     def quadratic(self) -> bool:
-        """`line` describes the conjugate wholly."""
+        """True: `line` describes the conjugate completely."""
         return True
 
     @property
@@ -182,32 +186,32 @@ class SquaredHinge(NamedTuple):
         return 1.0
 
     def value(self, z: float, y: float) -> float:
-        """Half the squared distance short of the margin."""
+        """Return half the squared distance short of the margin."""
         m = max(0.0, 1.0 - y * z)
         return m * m / 2.0
 
     def slope(self, z: float, y: float) -> float:
-        """−y max(0, 1 − yz)."""
+        """Return −y max(0, 1 − yz)."""
         return -y * max(0.0, 1.0 - y * z)
 
     def conjugate(self, a: float, y: float) -> float:
-        """−b + b²/2 with b = ya ≥ 0."""
+        """Return −b + b²/2 with b = ya ≥ 0."""
         b = y * a
         if b < -BOX_TOLERANCE:
             return math.inf
         return -b + b * b / 2.0
 
     def dual_step(self, a: float, y: float, z: float, q: float) -> float:
-        """Newton step of a parabola, clipped at 0."""
+        """Return the Newton step of a parabola, clipped at 0."""
         b = y * a
         return y * max(0.0, b + (1.0 - y * z - b) / (q + 1.0)) - a
 
     def line(self, a: float, y: float, d: float) -> tuple[float, float, float]:
-        """Linear and quadratic term along d, and where b would become negative."""
+        """Return the linear and the quadratic term along d, and the η at which b would become negative."""
         b = y * a
         s = y * d
-        room = max(0.0, -b / s) if s < 0.0 else math.inf
-        return s * (1.0 - b), s * s, room
+        limit = max(0.0, -b / s) if s < 0.0 else math.inf
+        return s * (1.0 - b), s * s, limit
 
 
 class Logistic(NamedTuple):
@@ -215,31 +219,31 @@ class Logistic(NamedTuple):
 
     @property
     def classifier(self) -> bool:
-        """Labels are ±1."""
+        """True: labels are ±1."""
         return True
 
     @property
     def quadratic(self) -> bool:
-        """`line` knows only the room in the box."""
+        """False: `line` returns only the end of the box."""
         return False
 
     @property
     def smoothness(self) -> float:
-        """(1/4)-smooth derivative bound: γ = 4."""
+        """4: the second derivative is at most 1/4."""
         return 4.0
 
     def value(self, z: float, y: float) -> float:
-        """log(1 + exp(−yz)) without overflow."""
+        """Return log(1 + exp(−yz)) without overflow."""
         m = -y * z
         return max(m, 0.0) + math.log1p(math.exp(-abs(m)))
 
     def slope(self, z: float, y: float) -> float:
-        """−y/(1 + exp(yz)) without overflow."""
+        """Return −y/(1 + exp(yz)) without overflow."""
         m = y * z
         return -y * (math.exp(-m) / (1.0 + math.exp(-m)) if m >= 0.0 else 1.0 / (1.0 + math.exp(m)))
 
     def conjugate(self, a: float, y: float) -> float:
-        """Negative entropy b log b + (1−b) log(1−b) with b = ya in [0, 1]."""
+        """Return the negative entropy b log b + (1−b) log(1−b) with b = ya in [0, 1]."""
         b = y * a
         if b < -BOX_TOLERANCE or b > 1.0 + BOX_TOLERANCE:
             return math.inf
@@ -248,10 +252,10 @@ class Logistic(NamedTuple):
         return left + right
 
     def dual_step(self, a: float, y: float, z: float, q: float) -> float:
-        """Root of log((1−b)/b) − yz − q(b − b_old), by Newton in t = logit(b), kept inside a bracket.
+        """Return the step to the root of log((1−b)/b) − yz − q(b − b_old), by Newton in t = logit(b) inside a bracket.
 
-        In t the equation reads f(t) = t + yz + q(σ(t) − b_old) = 0, with 1 ≤ f′ ≤ 1 + q/4. As σ lies in [0, 1],
-        so does the root between −yz − q(1 − b_old) and −yz + q b_old.
+        In t the equation reads f(t) = t + yz + q(σ(t) − b_old) = 0, with 1 ≤ f′ ≤ 1 + q/4. As σ lies in [0, 1], the
+        root lies between −yz − q(1 − b_old) and −yz + q b_old.
         """
         old = y * a
         low = -y * z - q * (1.0 - old)
@@ -275,7 +279,7 @@ class Logistic(NamedTuple):
         return y * b - a
 
     def line(self, a: float, y: float, d: float) -> tuple[float, float, float]:
-        """Only the room in the box: the conjugate is not quadratic."""
+        """Return only the end of the box: the conjugate is not quadratic."""
         return 0.0, 0.0, room(y * a, y * d)
 
 
@@ -284,12 +288,12 @@ class Squared(NamedTuple):
 
     @property
     def classifier(self) -> bool:
-        """Labels are numbers."""
+        """False: labels are numbers."""
         return False
 
     @property
     def quadratic(self) -> bool:
-        """`line` describes the conjugate wholly."""
+        """True: `line` describes the conjugate completely."""
         return True
 
     @property
@@ -298,64 +302,64 @@ class Squared(NamedTuple):
         return 1.0
 
     def value(self, z: float, y: float) -> float:
-        """Half the squared residual."""
+        """Return half the squared residual."""
         return (z - y) * (z - y) / 2.0
 
     def slope(self, z: float, y: float) -> float:
-        """z − y."""
+        """Return z − y."""
         return z - y
 
     def conjugate(self, a: float, y: float) -> float:
-        """a²/2 − ay."""
+        """Return a²/2 − ay."""
         return a * a / 2.0 - a * y
 
     def dual_step(self, a: float, y: float, z: float, q: float) -> float:
-        """Newton step of a parabola, which is exact."""
+        """Return the Newton step of a parabola, which is exact."""
         return (y - z - a) / (1.0 + q)
 
     def line(self, a: float, y: float, d: float) -> tuple[float, float, float]:
-        """Linear and quadratic term along d; no box."""
+        """Return the linear and the quadratic term along d; there is no box."""
         return d * (y - a), d * d, math.inf
 
 
-# The functions below are what kernels call; `compiled.py` replaces each by the method of the loss it is given.
+# Kernels call the functions below; `compiled.py` replaces each by the method of the loss.
 
 
 def value(loss: Loss, z: float, y: float) -> float:
-    """L(z, y), in kernels."""
+    """Return L(z, y), in kernels."""
     return loss.value(z, y)
 
 
 def slope(loss: Loss, z: float, y: float) -> float:
-    """dL/dz, in kernels."""
+    """Return dL/dz, in kernels."""
     return loss.slope(z, y)
 
 
 def conjugate(loss: Loss, a: float, y: float) -> float:
-    """L*(−a), in kernels."""
+    """Return L*(−a), in kernels."""
     return loss.conjugate(a, y)
 
 
 def dual_step(loss: Loss, a: float, y: float, z: float, q: float) -> float:
-    """Best change of a dual variable, in kernels."""
+    """Return the best change of a dual variable, in kernels."""
     return loss.dual_step(a, y, z, q)
 
 
 def line(loss: Loss, a: float, y: float, d: float) -> tuple[float, float, float]:
-    """Profile of the conjugate along a change of the dual variable, in kernels."""
+    """Return the profile of the conjugate along a change of the dual variable, in kernels."""
     return loss.line(a, y, d)
 
 
 def is_quadratic(loss: Loss) -> bool:
-    """Whether `line` describes the conjugate wholly, in kernels."""
+    """Return True if `line` describes the conjugate completely, in kernels."""
     return loss.quadratic
 
 
 def has_corners(loss: Loss) -> bool:
-    """Whether most rows come to rest at an end of their box, as it is not smooth, and `line` tells their slope."""
+    """Return True if most rows settle at an end of their box and `line` gives their slope: L has corners."""
     return loss.smoothness == 0.0 and loss.quadratic
 
 
 def check_loss(loss: Loss) -> None:
-    """Refuse parameters for which the loss is not convex or not what its name says; a loss with such has ``check``."""
+    """Raise ConfigError for parameters without a convex loss of this name; such a loss has a method ``check``."""
     getattr(loss, "check", lambda: None)()

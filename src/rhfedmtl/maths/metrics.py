@@ -1,4 +1,4 @@
-"""How well scores predict labels. Small and direct: a run evaluates after every round."""
+"""Measure how well scores predict labels. The code is small and direct: a run evaluates after every round."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ Labels = npt.NDArray[Any]
 
 
 def scores(X: npt.NDArray[Any], model: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Scores of scaled rows, rows × columns; a model one longer than a row ends in its intercept."""
+    """Return the scores (rows × columns) of scaled rows.
+
+    A model with an entry more than a row ends in its intercept.
+    """
     d = X.shape[1]
     result = np.asarray(X, dtype=np.float64) @ model[:, :d].T
     return result + model[:, d] if model.shape[1] > d else result
 
 
 def predict(scores: Scores, n_classes: int) -> npt.NDArray[Any]:
-    """Class codes from scores (rows × columns): a score of 0 is the negative class. Numbers stay as they are."""
+    """Return class codes from scores (rows × columns), or the scores themselves for regression.
+
+    A score of 0 is the negative class.
+    """
     if n_classes == 0:
         return scores[:, 0]
     if n_classes == 2:
@@ -28,14 +34,14 @@ def predict(scores: Scores, n_classes: int) -> npt.NDArray[Any]:
 
 
 def accuracy(labels: Labels, predicted: Labels) -> float:
-    """Share of rows predicted right."""
+    """Share of rows with the right prediction."""
     return float(np.mean(labels == predicted))
 
 
 def balanced_accuracy(labels: Labels, predicted: Labels) -> float:
-    """Mean over the classes of their share predicted right; NaN if the rows have a single class, as for `auc`.
+    """Mean over the classes of the share predicted right; NaN if the rows have a single class, as for `auc`.
 
-    A model that always predicts the class of such a task would count as perfect.
+    With a single class, a model that always predicts this class would count as perfect.
     """
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
@@ -45,7 +51,7 @@ def balanced_accuracy(labels: Labels, predicted: Labels) -> float:
 
 
 def auc(labels: Labels, scores: npt.NDArray[np.float64]) -> float:
-    """Probability that a positive row scores above a negative one, ties by half; NaN with one class only."""
+    """Probability that a positive row scores above a negative row, ties counted half; NaN with a single class."""
     positive, negative = scores[labels == 1], np.sort(scores[labels != 1])
     if not (len(positive) and len(negative)):
         return float("nan")
@@ -59,12 +65,12 @@ def rmse(labels: Labels, predicted: Labels) -> float:
 
 
 def fitting(n_classes: int) -> tuple[str, ...]:
-    """Names of the metrics that fit the kind of labels; 0 classes are numbers."""
+    """Return the names of the metrics for labels with this many classes; 0 means regression."""
     return {0: ("rmse",), 2: ("accuracy", "balanced_accuracy", "auc")}.get(n_classes, ("accuracy", "balanced_accuracy"))
 
 
 def measure(labels: Labels, scores: Scores, n_classes: int) -> dict[str, float]:
-    """All metrics that fit the kind of labels."""
+    """Return all metrics for labels with this many classes; 0 means regression."""
     predicted = predict(scores, n_classes)
     if n_classes == 0:
         return {"rmse": rmse(labels, predicted)}

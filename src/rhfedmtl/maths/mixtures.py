@@ -1,4 +1,7 @@
-"""Models that are made of others, the same to the bit whoever makes them: both ends of a link can."""
+"""Combine models with the same bits on both ends of a link, so a message can send weights instead of a model.
+
+The wire format and the certificates call these functions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ FARTHEST = 2.0**10
 
 
 def combined(weights: Vector, models: Models) -> Models:
-    """Σ_m weight_m model_m."""
+    """Return Σ_m weight_m model_m."""
     total = np.zeros(models.shape[1:])
     for weight, model in zip(weights.tolist(), models, strict=True):
         total += weight * model
@@ -23,22 +26,22 @@ def combined(weights: Vector, models: Models) -> Models:
 
 
 def between(share: float, models: Models) -> Models:
-    """(1 − s) of the first of two models and s of the second."""
+    """Return (1 − s) times the first of two models plus s times the second."""
     return combined(np.array([1.0 - share, share]), models)
 
 
 def in_grains(share: float) -> float:
-    """The nearest share that `share_between` finds again."""
+    """Return the nearest multiple of `GRAIN`: a share that `share_between` recovers."""
     return round(share / GRAIN) * GRAIN
 
 
 def share_between(model: Models, models: Models) -> float | None:
-    """The share, in grains, that makes this model of two others; None where there is none that does, to the bit."""
+    """Return the share, a multiple of `GRAIN`, that mixes ``model`` from two others to the bit, if it exists."""
     if len(models) != 2 or model.shape != models.shape[1:]:
         return None
-    with np.errstate(over="ignore", invalid="ignore"):  # what is too large has none
-        apart = models[1] - models[0]
-        square, along = float(np.sum(apart * apart)), float(np.sum((model - models[0]) * apart))
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow means that no share fits
+        difference = models[1] - models[0]
+        square, along = float(np.sum(difference * difference)), float(np.sum((model - models[0]) * difference))
     if not abs(along) < FARTHEST * square < np.inf:
         return None
     share = in_grains(along / square)

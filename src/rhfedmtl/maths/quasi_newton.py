@@ -1,18 +1,19 @@
-"""Quasi-Newton steps on the joint problem of all tasks, for the cloud.
+"""Quasi-Newton steps on the joint problem of all tasks, taken by the cloud.
 
-From any W terminals can set α_i = −L′(z_i), so that V = [−∇loss_b(w_b)] and the gradient of N·P is W Q − V. A round
-whose work is "gradient" does just that: it costs one pass, keeps U_b = Σ_t X_tᵀα_t, and every α on the way is a dual
-point with a certificate. Coordinate ascent goes on from there, and back, at no cost.
+From any W terminals can set α_i = −L′(z_i). Then V = [−∇loss_b(w_b)], and the gradient of N·P is W Q − V. A round at
+a station with λ_b = ∞ does exactly this: it costs a pass, keeps U_b = Σ_t X_tᵀα_t, and every α on the way is a dual
+point with a certificate. A run can switch between coordinate ascent and this search at no cost.
 
-The Hessian of N·P is Q + diag(H_b): the coupling is known, and the losses of a task depend on its own model alone. So a
-gradient tells the curvature of every task along its own part of the step: N pairs, where L-BFGS on the joint problem
-remembers one. B_b is that of BFGS by the pairs of task b, from h I, and a step is −(Q + diag(B_b))⁻¹ g by conjugate
-gradients at the cloud (a partially separable quasi-Newton method: Griewank and Toint 1982). Classes are columns with
-losses of their own, and have each a B_b too.
+The Hessian of N·P is Q + diag(H_b), where Q needs no estimate and the losses of a task depend on its model alone. So a
+gradient shows the curvature of every task along its own part of the step: N pairs, where L-BFGS on the joint problem
+remembers a single pair. B_b is the BFGS matrix of the pairs of task b, from h I, and a step is −(Q + diag(B_b))⁻¹ g by
+conjugate gradients at the cloud (a partially separable quasi-Newton method: Griewank and Toint 1982). Classes are
+columns with separate losses, and have a B_b each.
 
-A search asks for a single gradient per step. If the full step raises the objective, the search goes on from the best
+A search requests a single gradient per step. If the full step raises the objective, the search goes on from the best
 of the shorter steps that terminals evaluated, with a gradient interpolated between both ends. The objective never
-rises: if no step is better, the search asks for the gradient at the start of the step. `Backtracking` is usual L-BFGS.
+rises: if no step is better, the search requests the gradient at the start of the step. `Backtracking` is the usual
+L-BFGS.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ STRETCHES = (1.0, 2.0, 0.5, 0.25, 0.125, 0.03125)
 
 @dataclass
 class QuasiNewton:
-    """Where the search stands: the best point so far, its gradient and objective, and the step that is tried next.
+    """State of the search: the best point so far, its gradient and objective, and the step to try next.
 
-    It begins at a point of which only the models are known: the first trial is that point itself.
+    The search starts with models alone: the first trial is the starting point itself. ``looked`` is False while the
+    gradient is interpolated.
     """
 
     W: Models
@@ -70,7 +72,7 @@ class QuasiNewton:
     changes: list[Models] = field(default_factory=list)
 
     def trial(self, relationship: Relationship) -> Models:
-        """The next point to look at."""
+        """Return the next point to evaluate."""
         if self.gradient is None:
             return self.W
         if self.direction is None:
@@ -78,14 +80,14 @@ class QuasiNewton:
         return self.W + self.direction if self.rounded is None else self.rounded
 
     def try_instead(self, near: Models) -> None:
-        """Look at this point, close to the trial: what can be sent of it."""
+        """Replace the trial by a point close to it that the channel can send."""
         if self.gradient is not None:
             self.direction, self.rounded = near - self.W, near
 
     def observe(self, relationship: Relationship, V: Models, along: Vector, *, exact: bool) -> None:
-        """Learn from V at the trial and the objective at ``STRETCHES`` of the step to it.
+        """Update the search from V at the trial and the objective at ``STRETCHES`` of the step to it.
 
-        Where not everybody answered, V is not the ``exact`` gradient, and tells nothing of curvature.
+        If a terminal did not answer, V is not the ``exact`` gradient and says nothing about curvature.
         """
         trial = self.trial(relationship)
         gradient = relationship.apply(trial) - V
@@ -98,9 +100,10 @@ class QuasiNewton:
         self._go_on(trial, self.gradient, gradient, along)
 
     def _go_on(self, trial: Models, before: Models, after: Models, along: Vector) -> None:
-        """Go on from the end of the step, or from its best point if the end is worse than its start.
+        """Continue from the end of the step, or from its best point if the end is worse than its start.
 
-        If no point is better, the gradient or the memory was inexact: both start again.
+        If no point is better, the gradient was inexact and is evaluated again. If it was evaluated, the memory is
+        cleared.
         """
         best, self.direction = int(np.argmin(along)), None
         if along[best] > self.value + ROUNDING * abs(self.value):
@@ -116,21 +119,21 @@ class QuasiNewton:
         self.gradient = after if self.looked else (1.0 - share) * before + share * after
 
     def _remember(self, relationship: Relationship, step: Models, change: Models) -> None:
-        """The pair of each task's losses, where these bend along the step."""
+        """Store the pair of each task whose losses are curved along the step."""
         change = change - relationship.apply(step)
-        bends = _dots(step, change)
-        if bends.sum() <= 0.0:
+        curvatures = _dots(step, change)
+        if curvatures.sum() <= 0.0:
             return
-        bent = (bends > LEAST_BEND * np.sqrt(_dots(step, step) * _dots(change, change)))[..., None]
-        self._keep(np.where(bent, step, 0.0), np.where(bent, change, 0.0), MEMORY)
-        self.curvature = max(float(bends.sum()) / float(np.sum(step * step)), LEAST_BEND)
+        curved = (curvatures > LEAST_BEND * np.sqrt(_dots(step, step) * _dots(change, change)))[..., None]
+        self._keep(np.where(curved, step, 0.0), np.where(curved, change, 0.0), MEMORY)
+        self.curvature = max(float(curvatures.sum()) / float(np.sum(step * step)), LEAST_BEND)
 
-    def _keep(self, step: Models, change: Models, most: int) -> None:
-        kept = min(most, max(LEAST_MEMORY, ROOM // step.size))
-        self.steps, self.changes = [*self.steps, step][-kept:], [*self.changes, change][-kept:]
+    def _keep(self, step: Models, change: Models, limit: int) -> None:
+        pairs = min(limit, max(LEAST_MEMORY, ROOM // step.size))
+        self.steps, self.changes = [*self.steps, step][-pairs:], [*self.changes, change][-pairs:]
 
     def _descent(self, relationship: Relationship) -> Models:
-        """−H g; without memory where rounding has made it useless."""
+        """Return −H g; without the memory if rounding has made it useless."""
         assert self.gradient is not None
         direction = -self._solve(relationship, self.gradient)
         if float(np.sum(direction * self.gradient)) >= 0.0:
@@ -139,78 +142,78 @@ class QuasiNewton:
         return direction
 
     def _solve(self, relationship: Relationship, gradient: Models) -> Models:
-        """(Q + diag(B_b))⁻¹ g by conjugate gradients in the metric Q + h I."""
-        factors, found, left = self._factors(), np.zeros_like(gradient), gradient
-        way = ahead = relationship.precondition(left, self.curvature)
-        square = first = float(np.sum(left * ahead))
+        """Return (Q + diag(B_b))⁻¹ g by conjugate gradients in the metric Q + h I."""
+        factors, solution, residual = self._factors(), np.zeros_like(gradient), gradient
+        direction = preconditioned = relationship.precondition(residual, self.curvature)
+        square = first = float(np.sum(residual * preconditioned))
         for _ in range(CG_STEPS):
-            curved = relationship.apply(way) + self._curved(factors, way)
-            bend = float(np.sum(way * curved))
-            if bend <= 0.0 or square <= CG_LEFT**2 * first:
+            curved = relationship.apply(direction) + self._curved(factors, direction)
+            curvature = float(np.sum(direction * curved))
+            if curvature <= 0.0 or square <= CG_LEFT**2 * first:
                 break
-            found, left = found + square / bend * way, left - square / bend * curved
-            ahead = relationship.precondition(left, self.curvature)
-            before, square = square, float(np.sum(left * ahead))
-            way = ahead + square / before * way
-        return found
+            solution, residual = solution + square / curvature * direction, residual - square / curvature * curved
+            preconditioned = relationship.precondition(residual, self.curvature)
+            before, square = square, float(np.sum(residual * preconditioned))
+            direction = preconditioned + square / before * direction
+        return solution
 
     def _factors(self) -> Models:
-        """Of all tasks a_1, c_1, a_2, c_2, … with B = h I + Σ_k (a_k a_kᵀ − c_k c_kᵀ), the updates of BFGS."""
+        """Return a_1, c_1, a_2, c_2, … of all tasks with B = h I + Σ_k (a_k a_kᵀ − c_k c_kᵀ), the updates of BFGS."""
         factors = np.empty((2 * len(self.steps), *self.W.shape))
         for k, (step, change) in enumerate(zip(self.steps, self.changes, strict=True)):
             curved = self._curved(factors[: 2 * k], step)
             factors[2 * k], factors[2 * k + 1] = _by_root(change, step), _by_root(curved, step)
         return factors
 
-    def _curved(self, factors: Models, way: Models) -> Models:
-        """B_b times each task's part of a way."""
-        along = np.einsum("kbcd,bcd->kbc", factors, way)
+    def _curved(self, factors: Models, direction: Models) -> Models:
+        """Return B_b times each task's part of a direction."""
+        along = np.einsum("kbcd,bcd->kbc", factors, direction)
         along[1::2] *= -1.0
-        return np.asarray(self.curvature * way + np.einsum("kbcd,kbc->bcd", factors, along))
+        return np.asarray(self.curvature * direction + np.einsum("kbcd,kbc->bcd", factors, along))
 
 
 def _dots(first: Models, second: Models) -> Models:
-    """Inner products by task and column."""
+    """Return the inner products by task and column."""
     return np.asarray(np.einsum("bcd,bcd->bc", first, second))
 
 
 def _by_root(change: Models, step: Models) -> Models:
-    """y/√(sᵀy) by task and column; 0 for a pair that is none."""
-    bends = _dots(step, change)[..., None]
-    return np.asarray(change / np.sqrt(np.where(bends > 0.0, bends, np.inf)))
+    """Return y/√(sᵀy) by task and column, and 0 for a pair without curvature."""
+    curvatures = _dots(step, change)[..., None]
+    return np.asarray(change / np.sqrt(np.where(curvatures > 0.0, curvatures, np.inf)))
 
 
 @dataclass
 class Backtracking(QuasiNewton):
-    """The search of Liu and Nocedal (1989): a step that does not bring enough is tried again, shorter."""
+    """The search of Liu and Nocedal (1989): a step without enough decrease is tried again, shorter."""
 
     def _remember(self, relationship: Relationship, step: Models, change: Models) -> None:
-        """The pair of the joint problem."""
-        bend = float(np.sum(step * change))
-        if bend > LEAST_BEND * float(np.linalg.norm(step) * np.linalg.norm(change)):
+        """Store the pair of the joint problem if it has curvature."""
+        curvature = float(np.sum(step * change))
+        if curvature > LEAST_BEND * float(np.linalg.norm(step) * np.linalg.norm(change)):
             self._keep(step, change, JOINT_MEMORY)
-            self.curvature = max((bend - relationship.energy(step)) / float(np.sum(step * step)), LEAST_BEND)
+            self.curvature = max((curvature - relationship.energy(step)) / float(np.sum(step * step)), LEAST_BEND)
 
     def _solve(self, relationship: Relationship, gradient: Models) -> Models:
-        """H g by the two loops of L-BFGS, in the metric Q + h I."""
+        """Return H g by the two loops of L-BFGS, in the metric Q + h I."""
         pairs = [(s, y, 1.0 / float(np.sum(s * y))) for s, y in zip(self.steps, self.changes, strict=True)]
-        left, weights = gradient.copy(), []
+        residual, weights = gradient.copy(), []
         for s, y, r in reversed(pairs):
-            weights.append(r * float(np.sum(s * left)))
-            left -= weights[-1] * y
-        found = relationship.precondition(left, self.curvature)
+            weights.append(r * float(np.sum(s * residual)))
+            residual -= weights[-1] * y
+        solution = relationship.precondition(residual, self.curvature)
         if pairs:
             _, y, r = pairs[-1]
-            found /= r * float(np.sum(y * relationship.precondition(y, self.curvature)))
+            solution /= r * float(np.sum(y * relationship.precondition(y, self.curvature)))
         for (s, y, r), weight in zip(pairs, reversed(weights), strict=True):
-            found += (weight - r * float(np.sum(y * found))) * s
-        return found
+            solution += (weight - r * float(np.sum(y * solution))) * s
+        return solution
 
     def _go_on(self, trial: Models, before: Models, after: Models, along: Vector) -> None:
-        """From the end of the step, by Armijo's rule, or from the same point as before."""
+        """Continue from the end of the step if Armijo's rule accepts it, otherwise shorten the step."""
         step = trial - self.W
-        promised = ENOUGH_DECREASE * float(np.sum(before * step)) / len(step)
-        if along[0] <= self.value + promised:
+        required = ENOUGH_DECREASE * float(np.sum(before * step)) / len(step)
+        if along[0] <= self.value + required:
             self.W, self.gradient, self.value, self.direction = trial, after, float(along[0]), None
         else:
             best = int(np.argmin(along))

@@ -1,4 +1,4 @@
-"""The losses and the relationships between tasks, by name. A new one is one file, and its line here."""
+"""Losses and relationships between tasks, by name. To add an entry, write its file and add its line to this module."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ RELATIONSHIPS: Registry[Entry[Relationship]] = Registry(
     "relationships",
     Entry,
     {
-        "mean": Entry("models are drawn to their mean", "rhfedmtl.maths.relationships:MeanRegularised"),
+        "mean": Entry("models stay near their mean", "rhfedmtl.maths.relationships:MeanRegularised"),
         "learned": Entry("a covariance of tasks (Ω), learned from the models", "rhfedmtl.maths.learned:Learned"),
         "graph": Entry("a sparse graph, learned from the models", "rhfedmtl.maths.learned:Graph"),
         "clusters": Entry("groups of tasks, learned from the models", "rhfedmtl.maths.learned:Clusters"),
-        "none": Entry("every task on its own", "rhfedmtl.maths.relationships:unrelated"),
+        "none": Entry("independent tasks", "rhfedmtl.maths.relationships:unrelated"),
     },
 )
 """Called with λ1, λ2 and its options, an entry makes a `Relationship`."""

@@ -1,7 +1,7 @@
-"""How tasks are coupled. Every coupling reaches the base stations as an anchor: a centre c_b and a weight λ_b.
+"""Relationships between tasks. Each reaches the base stations as an anchor: a centre c_b and a weight λ_b.
 
-Add a relationship: write a frozen dataclass with ``precision`` (and, where it is learned, ``learn`` and ``learns``),
-and its line in `registry`. Anchors come with the base class (`coupling.py`).
+To add a relationship, write a frozen dataclass with ``precision`` (and, if it is learned, ``learn`` and ``learns``),
+and its line in `registry`. The base class makes the anchors (`coupling.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_ALIKE = 100.0
 
 @dataclass(frozen=True)
 class MeanRegularised(Relationship):
-    """Models are drawn to their mean: Q = λ1 I + λ2 (I − 11ᵀ/N). Anchors follow the paper's alternation.
+    """Q = λ1 I + λ2 (I − 11ᵀ/N): λ2 holds models near their mean. Anchors follow the paper's alternation.
 
     ``plain`` keeps the paper's anchors: always λ_b = λ1+λ2, and never the safe joint form.
     """
@@ -52,7 +52,7 @@ class MeanRegularised(Relationship):
     plain: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse weights for which the problem has no unique solution."""
+        """Raise ConfigError for weights without a unique solution of the problem."""
         check_weight("lambda1", self.lambda1, positive=True)
         check_weight("lambda2", self.lambda2, positive=False)
 
@@ -62,47 +62,48 @@ class MeanRegularised(Relationship):
         return not self.plain
 
     def precision(self, n_tasks: int) -> Matrix:
-        """λ1 I + λ2 (I − 11ᵀ/N)."""
+        """Return λ1 I + λ2 (I − 11ᵀ/N)."""
         return self.lambda1 * np.eye(n_tasks) + self.lambda2 * (np.eye(n_tasks) - 1.0 / n_tasks)
 
     def energy(self, W: Models) -> float:
-        """λ1 ‖W‖² + λ2 Σ_b ‖w_b − w̄‖²."""
+        """Return λ1 ‖W‖² + λ2 Σ_b ‖w_b − w̄‖²."""
         return float(self.lambda1 * np.sum(W * W) + self.lambda2 * np.sum(np.square(W - W.mean(axis=0))))
 
     def dual_energy(self, V: Models) -> float:
-        """Σ_b ‖v_b − v̄‖²/(λ1+λ2) + N ‖v̄‖²/λ1."""
+        """Return Σ_b ‖v_b − v̄‖²/(λ1+λ2) + N ‖v̄‖²/λ1."""
         mean = V.mean(axis=0)
-        apart = np.sum(np.square(V - mean)) / (self.lambda1 + self.lambda2)
-        return float(apart + len(V) * np.sum(mean * mean) / self.lambda1)
+        deviations = np.sum(np.square(V - mean)) / (self.lambda1 + self.lambda2)
+        return float(deviations + len(V) * np.sum(mean * mean) / self.lambda1)
 
     def largest_energy(self, r: Vector) -> float:
-        """tr(R G Rᵀ) of parallel R_b, as no entry of G is negative."""
+        """Return tr(R G Rᵀ) of parallel R_b, which is the largest because no entry of G is negative."""
         return self.dual_energy(r[:, None, None])
 
     def coupling(self, n_tasks: int) -> float:
-        """λ2/(λ1+λ2): what the alternation keeps of its error in one step."""
+        """Return λ2/(λ1+λ2), the share of its error that the alternation keeps in each step."""
         return self.lambda2 / (self.lambda1 + self.lambda2)
 
     def solve(self, V: Models) -> Models:
-        """V G in linear time: G = (I + (λ2/λ1) 11ᵀ/N)/(λ1+λ2)."""
+        """Return V G in linear time: G = (I + (λ2/λ1) 11ᵀ/N)/(λ1+λ2)."""
         mean: Models = V.mean(axis=0)
         return (V + (self.lambda2 / self.lambda1) * mean) / (self.lambda1 + self.lambda2)
 
     def apply(self, W: Models) -> Models:
-        """(λ1+λ2) W − λ2 W̄ in linear time."""
+        """Return (λ1+λ2) W − λ2 W̄ in linear time."""
         return np.asarray((self.lambda1 + self.lambda2) * W - self.lambda2 * W.mean(axis=0))
 
     def precondition(self, W: Models, curvature: float) -> Models:
-        """The mean by 1/(λ1+h), what sets tasks apart by 1/(λ1+λ2+h)."""
+        """Return the mean divided by λ1+h plus the deviations from it divided by λ1+λ2+h."""
         mean: Models = W.mean(axis=0)
         return (W - mean) / (self.lambda1 + self.lambda2 + curvature) + mean / (self.lambda1 + curvature)
 
     def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
-        """r = mean_b w_b, c_b = λ2 r/λ, λ_b = λ = λ1+λ2; the constant is λ1 λ2 ‖r‖²/(2λ).
+        """Return the anchors of the alternation: r = mean_b w_b, c_b = λ2 r/λ, λ_b = λ = λ1+λ2.
 
-        Setting r to its fixed point V̄/λ1 at once would look faster, and diverges for λ2 ≫ λ1. Where λ is more than
-        the stations' ``n`` samples need (2/n̄), the alternation would crawl: λ_b = max(λ1, 2/n̄), and what sets the
-        tasks apart follows at once, c_b = (1 − λ1/λ_b) r + (1/λ − 1/λ_b)(v_b − v̄).
+        The constant is λ1 λ2 ‖r‖²/(2λ). Setting r to its fixed point V̄/λ1 at once would look faster, but diverges for
+        λ2 ≫ λ1. If λ is more than the stations' ``n`` samples need (2/n̄), the alternation would be slow. Then
+        λ_b = max(λ1, 2/n̄), and the deviations from the mean follow at once:
+        c_b = (1 − λ1/λ_b) r + (1/λ − 1/λ_b)(v_b − v̄).
         """
         lam = self.lambda1 + self.lambda2
         r = W.mean(axis=0)
@@ -114,75 +115,76 @@ class MeanRegularised(Relationship):
         return Anchors(center.copy(), np.full(len(W), weight), np.full(len(W), constant))
 
     def likeness(self, V: Models) -> float:
-        """λ2 with which G gives their mean and what sets them apart the sizes that V has, where λ2 is below λ1.
+        """Return how far λ2 must rise for G to give the mean and the deviations from it the sizes that V has.
 
-        By modes: G is 1/λ1 for the mean and 1/(λ1+λ2) for each of N − 1 others, V has N‖v̄‖² and Σ_b ‖v_b − v̄‖².
+        By modes, G is 1/λ1 for the mean and 1/(λ1+λ2) for each of the N − 1 others, and V has N‖v̄‖² and Σ_b ‖v_b −
+        v̄‖². The result is 0 if λ2 is at least λ1.
         """
         mean = V.mean(axis=0)
-        common, apart = (len(V) - 1) * len(V) * float(np.sum(mean * mean)), float(np.sum(np.square(V - mean)))
+        common, deviations = (len(V) - 1) * len(V) * float(np.sum(mean * mean)), float(np.sum(np.square(V - mean)))
         if self.lambda2 >= self.lambda1 or common == 0.0:
             return 0.0
-        ratio = common / max(apart, common / (1.0 + MOST_ALIKE)) - 1.0
+        ratio = common / max(deviations, common / (1.0 + MOST_ALIKE)) - 1.0
         return max(ratio * self.lambda1 - self.lambda2, 0.0)
 
-    def drawn(self, pull: float) -> MeanRegularised:
-        """λ2 larger by so much."""
-        return replace(self, lambda2=self.lambda2 + pull)
+    def drawn(self, extra: float) -> MeanRegularised:
+        """Return the relationship with λ2 + ``extra``."""
+        return replace(self, lambda2=self.lambda2 + extra)
 
     def _anchored(self, n: Vector) -> float:
-        """λ_b for stations of so many samples."""
+        """Return λ_b for stations with this many samples."""
         return min(self.lambda1 + self.lambda2, max(self.lambda1, ENOUGH / float(np.mean(n))))
 
 
 @dataclass(frozen=True)
 class Unrelated(Relationship):
-    """Every task on its own: Q = λ1 I, anchors at zero. ``lambda2`` has no meaning here."""
+    """Independent tasks: Q = λ1 I, anchors at zero. ``lambda2`` has no meaning for them."""
 
     lambda1: float = LAMBDA1
 
     def __post_init__(self) -> None:
-        """Refuse weights for which the problem has no unique solution."""
+        """Raise ConfigError for weights without a unique solution of the problem."""
         check_weight("lambda1", self.lambda1, positive=True)
 
     def precision(self, n_tasks: int) -> Matrix:
-        """λ1 I."""
+        """Return λ1 I."""
         return self.lambda1 * np.eye(n_tasks)
 
     def energy(self, W: Models) -> float:
-        """λ1 ‖W‖²."""
+        """Return λ1 ‖W‖²."""
         return float(self.lambda1 * np.sum(W * W))
 
     def dual_energy(self, V: Models) -> float:
-        """‖V‖²/λ1."""
+        """Return ‖V‖²/λ1."""
         return float(np.sum(V * V) / self.lambda1)
 
     def largest_energy(self, r: Vector) -> float:
-        """Σ_b r_b²/λ1."""
+        """Return Σ_b r_b²/λ1."""
         return self.dual_energy(r[:, None, None])
 
     def coupling(self, n_tasks: int) -> float:
-        """No task knows of another."""
+        """Return 0: no task influences another."""
         return 0.0
 
     def solve(self, V: Models) -> Models:
-        """V/λ1."""
+        """Return V/λ1."""
         return V / self.lambda1
 
     def apply(self, W: Models) -> Models:
-        """λ1 W."""
+        """Return λ1 W."""
         return self.lambda1 * W
 
     def precondition(self, W: Models, curvature: float) -> Models:
-        """W/(λ1+h)."""
+        """Return W/(λ1+h)."""
         return W / (self.lambda1 + curvature)
 
     def anchors(self, W: Models, V: Models, n: Vector | None = None) -> Anchors:
-        """Centre 0, weight λ1."""
+        """Return centre 0 and weight λ1 for every task."""
         return Anchors(np.zeros_like(W), np.full(len(W), self.lambda1), np.zeros(len(W)))
 
 
 def weights_of(relationship: Relationship, n_tasks: int) -> dict[str, float]:
-    """λ1 and λ2 by name; without λ2 if so many tasks are not coupled."""
+    """Return λ1 and λ2 by name, without λ2 if this many tasks are not coupled."""
     inner = relationship.inner if isinstance(relationship, Safe) else relationship
     weights = {name: float(getattr(inner, name)) for name in ("lambda1", "lambda2") if hasattr(inner, name)}
     if inner.coupling(n_tasks) == 0.0:
@@ -191,5 +193,5 @@ def weights_of(relationship: Relationship, n_tasks: int) -> dict[str, float]:
 
 
 def unrelated(lambda1: float = LAMBDA1, lambda2: float = LAMBDA2) -> Unrelated:
-    """Relationship ``none``, by the weights that all of them are made from."""
+    """Make relationship ``none`` from the two weights that every relationship takes."""
     return Unrelated(lambda1)

@@ -1,7 +1,7 @@
-"""Facts of a million terminals in no memory: whole numbers kept as stretches, or as how often there is each.
+"""Facts of a million terminals in little memory: integers stored as runs of equal values, or as counts of values.
 
-`Runs` and `Tally` stand where a read-only array of whole numbers stands. What can be answered from the little that they
-keep is answered from it; whatever else is asked gets the array itself.
+`Runs` and `Tally` take the place of a read-only array of integers. They answer simple requests from the values in
+store; every other request builds the array.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LEAST_GAIN = 4
 
 
 class _Standing(NDArrayOperatorsMixin, ABC):
-    """Stands for an array: numpy takes it as one."""
+    """Stand-in for an array: numpy accepts it as an array."""
 
     @abstractmethod
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """The array itself."""
+        """Return the array itself."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         arrays = [np.asarray(part) if isinstance(part, _Standing) else part for part in inputs]
@@ -34,15 +34,15 @@ class _Standing(NDArrayOperatorsMixin, ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """As that of the array."""
+        """Return the length of the array."""
 
     @property
     def shape(self) -> tuple[int]:
-        """As that of the array."""
+        """Shape of the array."""
         return (len(self),)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever is not answered here, from the array itself."""
+        """Return any other attribute from the array itself."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(np.asarray(self), name)
@@ -50,21 +50,21 @@ class _Standing(NDArrayOperatorsMixin, ABC):
 
 @dataclass(frozen=True, eq=False)
 class Runs(_Standing):
-    """``values[k]`` at all places from ``ends[k − 1]`` up to ``ends[k]``."""
+    """Array with ``values[k]`` at all places from ``ends[k − 1]`` up to ``ends[k]``."""
 
     values: IntArray
     ends: IntArray
 
     @classmethod
     def repeat(cls, values: npt.ArrayLike, counts: npt.ArrayLike) -> Runs:
-        """Each value so many times."""
+        """Return each value repeated ``counts`` times."""
         counts = np.asarray(counts, dtype=np.int64)
-        some = counts > 0
-        return cls(np.asarray(values)[some], np.cumsum(counts[some]))
+        present = counts > 0
+        return cls(np.asarray(values)[present], np.cumsum(counts[present]))
 
     @classmethod
     def of(cls, values: Any) -> Runs:
-        """The stretches of an array."""
+        """Return the runs of an array."""
         if isinstance(values, Runs):
             return values
         ends = np.append(np.flatnonzero(values[1:] != values[:-1]) + 1, len(values))[: len(values)]
@@ -72,7 +72,7 @@ class Runs(_Standing):
 
     @property
     def counts(self) -> IntArray:
-        """Length of every stretch."""
+        """Length of every run."""
         return np.diff(self.ends, prepend=0)
 
     def __len__(self) -> int:
@@ -92,23 +92,23 @@ class Runs(_Standing):
         return self.values[np.searchsorted(self.ends, places, side="right")]
 
     def astype(self, dtype: Any) -> Any:
-        """Numbers of another kind; the same if they are of this kind."""
+        """Return numbers of another type, or the same object if the type is equal."""
         return self if dtype == self.values.dtype else np.asarray(self, dtype=dtype)
 
     def min(self, **options: Any) -> Any:
-        """The least of all."""
+        """Return the smallest value."""
         return self.values.min(**options)
 
     def max(self, **options: Any) -> Any:
-        """The largest of all."""
+        """Return the largest value."""
         return self.values.max(**options)
 
 
 class Tally(_Standing):
-    """How often there is each number in every block of places; the numbers themselves are fetched where they lie.
+    """Counts of every number in every block of places; the numbers themselves are fetched only on request.
 
-    Block ``k`` has the places ``bounds[k]`` … ``bounds[k + 1] − 1``. In block ``block[i]``, ``values[i]`` is there
-    ``counts[i]`` times. What was fetched once is kept.
+    Block ``k`` has the places ``bounds[k]`` … ``bounds[k + 1] − 1``. Block ``block[i]`` contains ``values[i]``
+    ``counts[i]`` times. A fetched array stays in memory.
     """
 
     def __init__(self, bounds: IntArray, cells: Known, fetch: Callable[[], IntArray]) -> None:
@@ -137,20 +137,20 @@ class Tally(_Standing):
         return np.bincount(self.block, self.values * self.counts, len(self.bounds) - 1).astype(np.int64)
 
     def min(self, **options: Any) -> Any:
-        """The least of all."""
+        """Return the smallest value."""
         return self.values.min(**options)
 
     def max(self, **options: Any) -> Any:
-        """The largest of all."""
+        """Return the largest value."""
         return self.values.max(**options)
 
     def sum(self) -> int:
-        """Sum of all."""
+        """Return the sum of all values."""
         return int(self.sums.sum())
 
 
 class Starts(_Standing):
-    """Where each of the things starts whose sizes a `Tally` knows, and where the last ends; one longer than that."""
+    """Starts of the items whose sizes a `Tally` counts, followed by the end of the last item."""
 
     def __init__(self, sizes: Tally) -> None:
         self.sizes = sizes
@@ -166,38 +166,41 @@ class Starts(_Standing):
         return self._made.astype(dtype or np.int64, copy=bool(copy))
 
     def __getitem__(self, places: Any) -> Any:
-        """From the sums of blocks, where only bounds of these are asked for."""
+        """Return starts from the sums of blocks if only bounds of blocks are requested."""
         if isinstance(places, slice):
             return np.asarray(self)[places]
-        asked = np.where(np.asarray(places) < 0, np.asarray(places) + len(self), places)
-        block = np.minimum(np.searchsorted(self.sizes.bounds, asked), len(self.sizes.bounds) - 1)
-        if (self.sizes.bounds[block] == asked).all():
+        requested = np.where(np.asarray(places) < 0, np.asarray(places) + len(self), places)
+        block = np.minimum(np.searchsorted(self.sizes.bounds, requested), len(self.sizes.bounds) - 1)
+        if (self.sizes.bounds[block] == requested).all():
             return self._at_bounds[block]
         return np.asarray(self)[places]
 
 
 def tallied(values: IntArray, bounds: IntArray) -> Known:
-    """Cells of a `Tally`: for every block and number in it, how often it is there."""
+    """Return the cells of a `Tally`: the count of every number in every block."""
     block = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     pairs, counts = np.unique(np.stack([block, values]), axis=1, return_counts=True)
     return pairs[0], pairs[1], counts
 
 
 def compact(values: Any) -> Any:
-    """Whole numbers as stretches, if there are far fewer of these; otherwise as they are."""
-    found = Runs.of(values)
-    return found if found is values or len(found.ends) * LEAST_GAIN <= len(values) else values
+    """Return integers as runs if there are far fewer runs than integers; otherwise the array unchanged."""
+    runs = Runs.of(values)
+    return runs if runs is values or len(runs.ends) * LEAST_GAIN <= len(values) else values
 
 
 def bincount(values: Any, minlength: int = 0) -> IntArray:
-    """How often there is each number."""
+    """Return the count of every number."""
     if isinstance(values, Runs | Tally):
         return np.bincount(values.values, values.counts, minlength).astype(np.int64)
     return np.bincount(values, minlength=minlength)
 
 
 def pairs(labels: Any, values: Any) -> tuple[IntArray, IntArray, IntArray | int]:
-    """Labels and numbers at the same places, and how many places are like that; 1 where each is by itself."""
+    """Return labels and numbers at the same places, and the count of each pair.
+
+    The count is 1 if the answer lists each place separately.
+    """
     if isinstance(labels, Runs) and isinstance(values, Tally) and np.isin(labels.ends, values.bounds).all():
         return labels[values.bounds[values.block]], values.values, values.counts
     return np.asarray(labels), np.asarray(values), 1
