@@ -116,7 +116,7 @@ MECHANISMS = [
         "coupled start",
         "weakly coupled tasks start with extra coupling that fades (FADES, MOST_ALIKE)",
         WEAK,
-        lambda: mock.patch.object(relationships.MeanRegularised, "likeness", return_value=0.0),
+        lambda: mock.patch.object(relationships.MeanRegularised, "extra_coupling", return_value=0.0),
     ),
     Mechanism(
         "start at the best point",

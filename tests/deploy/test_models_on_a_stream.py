@@ -11,7 +11,7 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.models import ModelMemory
 from rhfedmtl.errors import PeerError
-from rhfedmtl.maths.mixtures import between, combined, in_grains
+from rhfedmtl.maths.mixtures import between, combined, rounded_share
 from rhfedmtl.roles.channel import Float32, Int8, Int16
 from rhfedmtl.roles.messages import FLOAT64, Anchor, Probe, Report, Update, Verdict, WorkOrder
 
@@ -73,8 +73,8 @@ def test_a_model_between_two_that_were_asked_about_is_told_by_its_share() -> Non
     for dtype in (FLOAT64, np.dtype(np.int8)):
         stream, models = Stream(dtype), RNG.normal(size=(2, 1, D))
         stream.carry(probe(*models))
-        assert stream.carry(order(between(in_grains(0.3), models))) < 100
-        assert stream.carry(probe(models[0], between(in_grains(1.7), models))) < 200
+        assert stream.carry(order(between(rounded_share(0.3), models))) < 100
+        assert stream.carry(probe(models[0], between(rounded_share(1.7), models))) < 200
         assert stream.carry(order(models[0] + RNG.normal(size=(1, D)))) > 8 * D
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rhfedmtl.maths.mixtures import GRAIN, between, in_grains, share_between
+from rhfedmtl.maths.mixtures import GRAIN, between, rounded_share, share_between
 
 RNG = np.random.default_rng(3)
 
@@ -16,12 +16,12 @@ def test_a_share_is_found_again(share: float, apart: float) -> None:
     """Between the two and beyond them, also where they nearly agree."""
     first = RNG.normal(size=(3, 1, 40))
     models = np.stack([first, first + apart * RNG.normal(size=first.shape)])
-    model = between(in_grains(share), models)
+    model = between(rounded_share(share), models)
     found = share_between(model, models)
     assert found is not None
     np.testing.assert_array_equal(between(found, models), model)
     if apart == 1.0:
-        assert found == in_grains(share)
+        assert found == rounded_share(share)
         for b in range(3):  # whoever knows one task alone finds the same
             assert share_between(model[b], models[:, b]) == found
 

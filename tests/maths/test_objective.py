@@ -86,7 +86,7 @@ def test_held_models_stand_where_the_anchor_and_the_duals_put_them() -> None:
     """w_b = c_b + v_b/λ_b, and at zero duals the primal is the anchor's penalty plus the loss."""
     V = np.random.default_rng(0).normal(size=(2, 1, 3))
     anchors = MeanRegularised(0.1, 0.3).anchors(V, V)
-    held = anchors.held(V)
+    held = anchors.models_at(V)
     np.testing.assert_allclose(held, anchors.center + V / 0.4)
     primal = objective.station_primal(np.array([2.0, 4.0]), np.array([4.0, 4.0]), held, anchors)
     penalty = 0.2 * np.sum((V / 0.4) ** 2, axis=(1, 2))

@@ -113,7 +113,7 @@ def test_the_safe_form_stands_at_the_joint_models(weights: tuple[float, float]) 
     V = models()
     relationship = Chain(*weights)
     anchors = relationship.anchors(np.zeros_like(V), V)
-    np.testing.assert_allclose(anchors.held(V), relationship.solve(V), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(anchors.models_at(V), relationship.solve(V), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("merge", ["average", "add"])
@@ -232,7 +232,7 @@ def test_the_optimum_is_a_fixed_point_of_the_anchors(name: str, n: float) -> Non
     V = models(4)
     W = ANY_Q[name].solve(V)
     anchors = ANY_Q[name].anchors(W, V, np.full(4, n))
-    np.testing.assert_allclose(anchors.held(V), W, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(anchors.models_at(V), W, rtol=1e-8, atol=1e-8)
 
 
 def test_strong_coupling_is_no_reason_to_leave_the_alternation() -> None:
@@ -351,7 +351,7 @@ def test_models_that_went_astray_bring_the_safe_form() -> None:
 
 
 @pytest.mark.parametrize("lambda2", [0.0, 1e-6, 3e-4])
-def test_likeness_is_the_weight_under_which_such_models_are_likeliest(lambda2: float) -> None:
+def test_extra_coupling_is_the_weight_under_which_such_models_are_likeliest(lambda2: float) -> None:
     """Of all λ2 it makes W ~ N(0, s G) most probable, for the scale s that suits it best."""
     random = np.random.default_rng(1)
     W = random.normal(size=(1, 1, 400)) + random.normal(size=(5, 1, 400))
@@ -361,14 +361,14 @@ def test_likeness_is_the_weight_under_which_such_models_are_likeliest(lambda2: f
         return float(np.linalg.slogdet(shape.precision(5))[1] - 5 * np.log(shape.energy(W)))
 
     best = max(np.geomspace(0.5, 50.0, 400), key=likelihood)
-    assert (MeanRegularised(1e-3, lambda2).likeness(W) + lambda2) / 1e-3 == pytest.approx(best, rel=0.02)
+    assert (MeanRegularised(1e-3, lambda2).extra_coupling(W) + lambda2) / 1e-3 == pytest.approx(best, rel=0.02)
 
 
 def test_strangers_and_coupled_tasks_are_not_drawn_together() -> None:
     """Tasks with nothing in common, and those that their problem couples; for those that are one there is a bound."""
     strangers = np.eye(5)[:, None]
-    assert MeanRegularised(1e-3, 1e-6).likeness(strangers) == 0.0
-    assert MeanRegularised(1e-3, 1e-2).likeness(np.ones((5, 1, 3))) == 0.0
-    assert MeanRegularised(1e-3, 0.0).likeness(np.ones((5, 1, 3))) == pytest.approx(0.1)
-    assert MeanRegularised(1e-3, 0.0).likeness(np.zeros((5, 1, 3))) == 0.0
-    assert MeanRegularised(1e-3, 0.0).likeness(np.ones((1, 1, 3))) == 0.0
+    assert MeanRegularised(1e-3, 1e-6).extra_coupling(strangers) == 0.0
+    assert MeanRegularised(1e-3, 1e-2).extra_coupling(np.ones((5, 1, 3))) == 0.0
+    assert MeanRegularised(1e-3, 0.0).extra_coupling(np.ones((5, 1, 3))) == pytest.approx(0.1)
+    assert MeanRegularised(1e-3, 0.0).extra_coupling(np.zeros((5, 1, 3))) == 0.0
+    assert MeanRegularised(1e-3, 0.0).extra_coupling(np.ones((1, 1, 3))) == 0.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rhfedmtl.maths.runs import Runs, Starts, Tally, bincount, compact, pairs, tallied
+from rhfedmtl.maths.runs import Runs, Starts, Tally, bincount, compact, pairs, tally_cells
 
 BLOCKS = st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=6)
 
@@ -18,7 +18,7 @@ def tally(blocks: list[list[int]], fetch: Any = None) -> tuple[Tally, Any]:
     """A tally of these blocks, and the array that it stands for."""
     whole = np.array([value for block in blocks for value in block], dtype=np.int64)
     bounds = np.cumsum([0, *map(len, blocks)])
-    return Tally(bounds, tallied(whole, bounds), fetch or (lambda: whole)), whole
+    return Tally(bounds, tally_cells(whole, bounds), fetch or (lambda: whole)), whole
 
 
 def never() -> Any:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rhfedmtl.data.federation import Federation, IntArray
 from rhfedmtl.data.mapped import map_of
 from rhfedmtl.data.request import Request
-from rhfedmtl.maths.runs import Runs, Starts, Tally, tallied
+from rhfedmtl.maths.runs import Runs, Starts, Tally, tally_cells
 
 _SMALL = (
     "task_offsets",
@@ -93,7 +93,7 @@ def facts(federation: Federation) -> dict[str, Any]:
     return {
         "rows": {name: (array.dtype.str, array.shape) for name, array in big.items() if array is not None},
         "small": {name: getattr(federation, name) for name in _SMALL},
-        "sizes": tallied(federation.sizes, np.asarray(federation.task_offsets)),
+        "sizes": tally_cells(federation.sizes, np.asarray(federation.task_offsets)),
         "digest": federation.fingerprint(),
         "mapped": map_of(federation.X) is not None,
     }

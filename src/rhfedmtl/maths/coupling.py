@@ -54,12 +54,12 @@ class Anchors(NamedTuple):
     origin: Models | None = None
     gradient: bool = False
 
-    def held(self, V: Models) -> Models:
+    def models_at(self, V: Models) -> Models:
         """Return w_b = c_b + v_b/λ_b, the models that stations hold with v_b: at the origin exactly the centre."""
         moved = V if self.origin is None else V - self.origin
         return np.asarray(self.center + moved / (np.inf if self.gradient else self.lam[:, None, None]))
 
-    def held_by(self, b: int, v: Models) -> Models:
+    def model_at(self, b: int, v: Models) -> Models:
         """Return the model that station ``b`` holds with this v_b."""
         moved = v if self.origin is None else v - self.origin[b]
         return np.asarray(self.center[b] + moved / (np.inf if self.gradient else self.lam[b]))
@@ -73,7 +73,7 @@ class Anchors(NamedTuple):
     @property
     def zero(self) -> Models:
         """Return c_b, the models that stations hold with v_b = 0."""
-        return self.held(np.zeros_like(self.center))
+        return self.models_at(np.zeros_like(self.center))
 
 
 class Dense(NamedTuple):
@@ -203,14 +203,14 @@ class Relationship(ABC):
         """Return the relationship of the remaining tasks; their learned coupling stays."""
         return self
 
-    def likeness(self, V: Models) -> float:
+    def extra_coupling(self, V: Models) -> float:
         """Return the extra coupling to the mean that would make tasks as similar as these V; 0 if they need no extra.
 
         If tasks have few rows and hardly any coupling, ascent reaches its optimum faster from such a start.
         """
         return 0.0
 
-    def drawn(self, extra: float) -> Relationship:
+    def with_extra_coupling(self, extra: float) -> Relationship:
         """Return the relationship with extra coupling to the mean, or itself if it has no such form."""
         return self
 

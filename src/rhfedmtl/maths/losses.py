@@ -53,7 +53,7 @@ class Loss(Protocol):
         """
 
 
-def room(b: float, d: float) -> float:
+def largest_step(b: float, d: float) -> float:
     """Return the largest η for which b + ηd stays in [0, 1]."""
     if d > 0.0:
         return max(0.0, (1.0 - b) / d)
@@ -118,7 +118,7 @@ class SmoothedHinge(NamedTuple):
         """Return the linear and the quadratic term along d, and the end of the box."""
         b = y * a
         s = y * d
-        return s * (1.0 - self.gamma * b), self.gamma * s * s, room(b, s)
+        return s * (1.0 - self.gamma * b), self.gamma * s * s, largest_step(b, s)
 
 
 class Hinge(NamedTuple):
@@ -164,7 +164,7 @@ class Hinge(NamedTuple):
 
     def line(self, a: float, y: float, d: float) -> tuple[float, float, float]:
         """Return a linear term along d, up to the end of the box."""
-        return y * d, 0.0, room(y * a, y * d)
+        return y * d, 0.0, largest_step(y * a, y * d)
 
 
 class SquaredHinge(NamedTuple):
@@ -280,7 +280,7 @@ class Logistic(NamedTuple):
 
     def line(self, a: float, y: float, d: float) -> tuple[float, float, float]:
         """Return only the end of the box: the conjugate is not quadratic."""
-        return 0.0, 0.0, room(y * a, y * d)
+        return 0.0, 0.0, largest_step(y * a, y * d)
 
 
 class Squared(NamedTuple):

@@ -30,7 +30,7 @@ def between(share: float, models: Models) -> Models:
     return combined(np.array([1.0 - share, share]), models)
 
 
-def in_grains(share: float) -> float:
+def rounded_share(share: float) -> float:
     """Return the nearest multiple of `GRAIN`: a share that `share_between` recovers."""
     return round(share / GRAIN) * GRAIN
 
@@ -44,5 +44,5 @@ def share_between(model: Models, models: Models) -> float | None:
         square, along = float(np.sum(difference * difference)), float(np.sum((model - models[0]) * difference))
     if not abs(along) < FARTHEST * square < np.inf:
         return None
-    share = in_grains(along / square)
+    share = rounded_share(along / square)
     return share if np.array_equal(between(share, models), model) else None

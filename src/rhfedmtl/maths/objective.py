@@ -34,14 +34,14 @@ def station_primal(losses: Vector, n: Vector, W: Models, anchors: Anchors) -> Ve
 
 
 def station_dual(
-    dual_sums: Vector, n: Vector, V: Models, anchors: Anchors, residuals: KeptBack | None = None
+    dual_sums: Vector, n: Vector, V: Models, anchors: Anchors, residuals: ResidualBounds | None = None
 ) -> Vector:
     """Return D_b(α) = (1/n_b) Σ −L*(−α) − ‖v_b‖²/(2λ_b) − c_bᵀv_b + constant_b; with ``residuals`` a lower bound."""
     quadratic = squared_norms(V) / (2.0 * anchors.lam)
     dual = dual_sums / n - quadratic - _inner(anchors.zero, V) + anchors.constant
     if residuals is None:
         return dual
-    return np.asarray(dual - residuals.most(anchors.held(V)) - residuals.norms**2 / (2.0 * anchors.lam))
+    return np.asarray(dual - residuals.largest_product(anchors.models_at(V)) - residuals.norms**2 / (2.0 * anchors.lam))
 
 
 def joint_primal(losses: Vector, n: Vector, W: Models, relationship: Relationship) -> float:
@@ -50,13 +50,13 @@ def joint_primal(losses: Vector, n: Vector, W: Models, relationship: Relationshi
 
 
 def joint_dual(
-    dual_sums: Vector, n: Vector, V: Models, relationship: Relationship, residuals: KeptBack | None = None
+    dual_sums: Vector, n: Vector, V: Models, relationship: Relationship, residuals: ResidualBounds | None = None
 ) -> float:
     """Return D(α) = (1/N) [Σ_b (1/n_b) Σ −L*(−α) − ½ tr(V G Vᵀ)], a lower bound on P(W) for every W.
 
     With ``residuals`` it is a lower bound on D(α).
     """
-    increase = 0.0 if residuals is None else residuals.lost(V, relationship)
+    increase = 0.0 if residuals is None else residuals.largest_increase(V, relationship)
     return float((np.sum(dual_sums / n) - relationship.dual_energy(V) / 2.0 - increase) / len(V))
 
 
@@ -87,7 +87,7 @@ def any_models(models: Models) -> Points:
     return Points(models[None], np.array([[1.0], [0.0]]), gradient=True)
 
 
-class KeptBack(NamedTuple):
+class ResidualBounds(NamedTuple):
     """Bounds on R, where stations hold V but their terminals' duals make V + R because updates were rounded.
 
     ``norms`` bound ‖R_b‖; ``products`` (task, model) are ⟨R_b, W_b⟩ under a few ``models`` (m, task, column, feature).
@@ -97,7 +97,7 @@ class KeptBack(NamedTuple):
     products: Matrix
     models: Models4
 
-    def most(self, X: Models) -> Vector:
+    def largest_product(self, X: Models) -> Vector:
         """Return a bound on ⟨R_b, X_b⟩: exact along a model, at most ‖R_b‖ ‖·‖ across it, for the best model."""
         bounds = []
         for W, product in zip(self.models, self.products.T, strict=True):
@@ -107,9 +107,9 @@ class KeptBack(NamedTuple):
             bounds.append(along * product + self.norms * across)
         return np.asarray(np.min(bounds, axis=0))
 
-    def lost(self, V: Models, relationship: Relationship) -> float:
+    def largest_increase(self, V: Models, relationship: Relationship) -> float:
         """Return a bound on ½ tr((V+R) G (V+R)ᵀ) − ½ tr(V G Vᵀ), which is ⟨R, V G⟩ + ½ tr(R G Rᵀ)."""
-        return float(self.most(relationship.solve(V)).sum()) + relationship.largest_energy(self.norms) / 2.0
+        return float(self.largest_product(relationship.solve(V)).sum()) + relationship.largest_energy(self.norms) / 2.0
 
 
 def joint_primals(losses: Matrix, n: Vector, points: Points, relationship: Relationship) -> Vector:
@@ -170,7 +170,7 @@ def gradient_dual(losses: Vector, n: Vector, W: Models, V: Models) -> Dual:
 
 
 def scaled_dual(
-    sums: Matrix, n: Vector, V: Models, relationship: Relationship, residuals: KeptBack | None = None
+    sums: Matrix, n: Vector, V: Models, relationship: Relationship, residuals: ResidualBounds | None = None
 ) -> Dual:
     """Return the dual with the largest D(θ_b α_b), with θ_b in [0, 1] for each task.
 
@@ -183,7 +183,7 @@ def scaled_dual(
     scaled = theta[:, None, None] * V
     if residuals is None:
         return Dual(f, scaled)
-    return Dual(f - theta * residuals.most(relationship.solve(scaled)), scaled, theta * residuals.norms)
+    return Dual(f - theta * residuals.largest_product(relationship.solve(scaled)), scaled, theta * residuals.norms)
 
 
 def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vector:

@@ -79,7 +79,7 @@ class QuasiNewton:
             self.direction = self._descent(relationship)
         return self.W + self.direction if self.rounded is None else self.rounded
 
-    def try_instead(self, near: Models) -> None:
+    def replace_trial(self, near: Models) -> None:
         """Replace the trial by a point close to it that the channel can send."""
         if self.gradient is not None:
             self.direction, self.rounded = near - self.W, near

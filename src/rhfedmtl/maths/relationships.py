@@ -114,7 +114,7 @@ class MeanRegularised(Relationship):
         constant = self.lambda1 * (1.0 - self.lambda1 / weight) / 2.0 * np.sum(r * r)
         return Anchors(center.copy(), np.full(len(W), weight), np.full(len(W), constant))
 
-    def likeness(self, V: Models) -> float:
+    def extra_coupling(self, V: Models) -> float:
         """Return how far λ2 must rise for G to give the mean and the deviations from it the sizes that V has.
 
         By modes, G is 1/λ1 for the mean and 1/(λ1+λ2) for each of the N − 1 others, and V has N‖v̄‖² and Σ_b ‖v_b −
@@ -127,7 +127,7 @@ class MeanRegularised(Relationship):
         ratio = common / max(deviations, common / (1.0 + MOST_ALIKE)) - 1.0
         return max(ratio * self.lambda1 - self.lambda2, 0.0)
 
-    def drawn(self, extra: float) -> MeanRegularised:
+    def with_extra_coupling(self, extra: float) -> MeanRegularised:
         """Return the relationship with λ2 + ``extra``."""
         return replace(self, lambda2=self.lambda2 + extra)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 IntArray = npt.NDArray[np.int64]
-Known = tuple[IntArray, IntArray, IntArray]
+Cells = tuple[IntArray, IntArray, IntArray]
 LEAST_GAIN = 4
 """Stretches are kept where they are at least so many times fewer than the numbers."""
 
@@ -111,7 +111,7 @@ class Tally(_Standing):
     ``counts[i]`` times. A fetched array stays in memory.
     """
 
-    def __init__(self, bounds: IntArray, cells: Known, fetch: Callable[[], IntArray]) -> None:
+    def __init__(self, bounds: IntArray, cells: Cells, fetch: Callable[[], IntArray]) -> None:
         self.bounds = bounds
         self.block, self.values, self.counts = cells
         self._fetch: Callable[[], IntArray] = fetch
@@ -176,7 +176,7 @@ class Starts(_Standing):
         return np.asarray(self)[places]
 
 
-def tallied(values: IntArray, bounds: IntArray) -> Known:
+def tally_cells(values: IntArray, bounds: IntArray) -> Cells:
     """Return the cells of a `Tally`: the count of every number in every block."""
     block = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     pairs, counts = np.unique(np.stack([block, values]), axis=1, return_counts=True)

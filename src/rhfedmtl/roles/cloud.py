@@ -16,8 +16,8 @@ from rhfedmtl.maths import objective
 from rhfedmtl.maths.coupling import squared_norms
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.mixtures import between
-from rhfedmtl.maths.objective import Dual, KeptBack, Points, any_models
-from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, SEARCHES, STRETCHES, QuasiNewton, Solver, Work
+from rhfedmtl.maths.objective import Dual, Points, ResidualBounds, any_models
+from rhfedmtl.maths.quasi_newton import ASCENT, SEARCHES, STRETCHES, QuasiNewton, Solver
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen
@@ -272,7 +272,7 @@ class Cloud(CloudStates):
 
     def _path(self) -> Relationship:
         """The coupling that ascent goes by now."""
-        return self.relationship.drawn(self._pull) if self._pull else self.relationship
+        return self.relationship.with_extra_coupling(self._pull) if self._pull else self.relationship
 
     def _coming(self) -> Anchors:
         """The anchors of ascent, as they are sent."""
@@ -287,7 +287,7 @@ class Cloud(CloudStates):
             known = begin if self.anchors is None else self.anchors.center
             self._newton = SEARCHES[solver](self.channel.models(begin, known))
         elif self.anchors is not None:  # which the stations know
-            self._newton.try_instead(self.channel.models(self._newton.trial(self.relationship), self.anchors.center))
+            self._newton.replace_trial(self.channel.models(self._newton.trial(self.relationship), self.anchors.center))
         nothing = np.zeros(len(self.tasks))
         return Anchors(self._newton.trial(self.relationship), nothing + 1.0, nothing, gradient=True)
 
@@ -310,7 +310,7 @@ class Cloud(CloudStates):
         if as_of != self._as_of[b]:
             self._start = self._begin = None
         self.V[i], self._n[i], self._as_of[b] = report.v, max(report.n_samples, 1), as_of
-        self.W[i] = self.anchors.held_by(i, report.v)
+        self.W[i] = self.anchors.model_at(i, report.v)
         return True
 
     def leave_out(self, task: int) -> None:
@@ -346,7 +346,7 @@ class Cloud(CloudStates):
     @property
     def models(self) -> Models:
         """What the stations hold, as of their last reports."""
-        return self._of_all(self.W if self.anchors is None else self.anchors.held(self.V))
+        return self._of_all(self.W if self.anchors is None else self.anchors.models_at(self.V))
 
     @property
     def begins(self) -> bool:
@@ -366,12 +366,12 @@ class Cloud(CloudStates):
             return self._asked(Points(models, np.array([*((t, 1.0 - t) for t in STRETCHES), (0.0, 0.0)])))
         tried = self._pull is None
         if self._pull is None:
-            self._pull = self.relationship.likeness(self.V) if self.cloud_round == 1 else 0.0
+            self._pull = self.relationship.extra_coupling(self.V) if self.cloud_round == 1 else 0.0
         held, joint = self.W, self._path().solve(self.V)
         if self._newton is None:
             if ahead and not (tried and self._pull):
                 self._next = self._coming()
-                held = self._next.held(self.V)
+                held = self._next.models_at(self.V)
             if np.array_equal(joint, held):
                 models = self.channel.models(joint, known[-1])[None]
                 return self._asked(Points(models, np.array([[scale] for scale in (*SCALES, 0.0)])))
@@ -404,7 +404,7 @@ class Cloud(CloudStates):
             self._choose_start(points, primals)
         best = self._best
         assert best is not None
-        lost = 0.0 if kept is None else kept.most(self.relationship.solve(self.V))
+        lost = 0.0 if kept is None else kept.largest_product(self.relationship.solve(self.V))
         joint_dual = Dual(plain / self._n - lost, self.V, None if kept is None else kept.norms)
         made = Certificate(
             number,
@@ -478,13 +478,13 @@ class Cloud(CloudStates):
         """The best that is known."""
         return max(self._best_dual, self._closed, self._dual.bound(self.relationship))
 
-    def _kept_back(self, sums: Sequence[StationSums], points: Points) -> KeptBack | None:
+    def _kept_back(self, sums: Sequence[StationSums], points: Points) -> ResidualBounds | None:
         """What the terminals told of their residuals, by sample as V is; None where updates are not rounded."""
         told = [s.residual for s in sums if s.residual is not None]
         if not told:
             return None
         mean = np.array(told) / self._n[:, None]
-        return KeptBack(mean[:, 0], mean[:, 1:], points.models)
+        return ResidualBounds(mean[:, 0], mean[:, 1:], points.models)
 
     def _keep_best(
         self, points: Points, losses: Vector, worst: Vector, primals: Vector, number: int, absent: tuple[int, ...]

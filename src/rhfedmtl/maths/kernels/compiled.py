@@ -199,7 +199,7 @@ def fetch_row(X: Any, i: Any) -> None:
 
 # Inside kernels the functions of a loss are the methods of its class.
 
-inlined(losses.room)
+inlined(losses.largest_step)
 
 
 def _in_kernels(function: Callable[..., Any]) -> Callable[[F], F]:
