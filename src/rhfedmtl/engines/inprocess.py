@@ -272,7 +272,7 @@ class InProcess:
     def _work_through_channel(self, orders: rounds.Orders) -> rounds.Answers:
         """As terminals do it: each one's update goes through the channel by itself, and is then added in its place."""
         method, layout = self.method, self.layout
-        alone = (self.rows, layout.each_alone, self._duals)
+        alone = (self.rows, layout.per_terminal, self._duals)
         answers = method.work(compiled_kernel, *alone, orders, self.threads)
         works = orders.steps[layout.order] > 0
         places = slice(None) if works.all() else np.flatnonzero(works)
@@ -348,7 +348,7 @@ class InProcess:
     @property
     def _summed(self) -> rounds.Layout:
         """Terminals by station, or each alone where its numbers are rounded before they are added up."""
-        return self.layout.each_alone if self.method.channel.sums_only else self.layout
+        return self.layout.per_terminal if self.method.channel.sums_only else self.layout
 
     def _counted(self, parts: Float64Array) -> Float64Array:
         """Sums of every station from what `_summed` gave."""

@@ -1,1 +1,1 @@
-"""The work of a round on arrays: what it takes and returns, in compiled loops and in NumPy."""
+"""Kernels: the work of a round on plain arrays, in compiled loops or in NumPy."""

@@ -1,9 +1,8 @@
-"""Compile to machine code with numba, cached on disk under a key that covers all sources that it is made from.
+"""Compile kernels to machine code with numba, cached on disk under a key that covers all of their sources.
 
-numba keys its disk cache by the file of the compiled function alone. A kernel in one file that calls a loss in
-another would keep returning old answers after an edit of the loss. The digest of every source file here is
-therefore part of the name under which a function is cached, and the digest of a loss that comes from elsewhere (another
-package, a script) part of the key of what was compiled for it.
+numba keys its disk cache by the file of the compiled function alone. A kernel that calls a loss in another file would
+return old answers after an edit of the loss. So the name of a cached function contains the digest of every source
+file of `maths`. The key of code for a loss from elsewhere (another package, a script) contains the digest of that loss.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from rhfedmtl.registry import sources
 
 try:
     import fcntl
-except ImportError:  # Windows: processes that start together each compile what they need
+except ImportError:  # Windows has no fcntl: processes that start together compile the same code in parallel
     fcntl = None  # type: ignore[assignment]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,13 +61,13 @@ _SOURCES = _digest(sorted(Path(__file__).parents[1].rglob("*.py")))
 
 @cache
 def _digest_of_package(module: str) -> str:
-    """What stands in the package of a module; where there are no files (a notebook), a word that never comes again."""
-    found = sources(module)
-    return _digest(found) if found else secrets.token_hex(6)
+    """Return the digest of a module's package; without files (a notebook), a random word that never repeats."""
+    files = sources(module)
+    return _digest(files) if files else secrets.token_hex(6)
 
 
 def _classes(kinds: Iterable[Any]) -> Iterator[type]:
-    """Classes of NamedTuples among types of numba, those within others too."""
+    """Yield the classes of NamedTuples among types of numba, including nested types."""
     for kind in kinds:
         if isinstance(kind, types.NamedTuple):
             yield kind.instance_class
@@ -76,7 +75,7 @@ def _classes(kinds: Iterable[Any]) -> Iterator[type]:
 
 
 class _Cache(_cache):  # type: ignore[misc]
-    """numba's cache with keys in plain words: an index that holds a class is unreadable where its package is not."""
+    """numba's cache with keys in plain text: an index that contains a class cannot be read without its package."""
 
     def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
         _, machine, code = super()._index_key(signature, codegen)
@@ -85,16 +84,16 @@ class _Cache(_cache):  # type: ignore[misc]
         return str(signature), machine, code, *((module, _digest_of_package(module)) for module in elsewhere)
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        """The index is read, added to and written: by one process at a time, or what another has made is lost."""
+        """Save an entry under a lock: two processes that update the index at the same time would lose an entry."""
         with _locked(Path(self.cache_path) / "index.lock"):
             super().save_overload(signature, data)
 
 
 def compiled(function: F) -> F:
-    """Machine code that runs without the interpreter lock, so that threads can share out the terminals.
+    """Compile a function that runs without the interpreter lock, so threads can share the terminals.
 
-    It neither makes arrays nor cuts them into parts: what it needs is made before. That is checked (no memory manager),
-    and it spares counting references, which at small rows costs more than the rows do.
+    The function neither allocates nor slices arrays: the caller makes all buffers before. numba checks this (no memory
+    manager), and it saves reference counts, which at small rows cost more than the rows.
     """
     function.__qualname__ = f"{function.__qualname__}_{_SOURCES}"
     kernel = _njit(nogil=True, error_model="numpy", _nrt=False, no_cfunc_wrapper=True)(function)
@@ -104,7 +103,7 @@ def compiled(function: F) -> F:
 
 
 def _by_one_process(kernel: Any) -> Callable[[Any], Any]:
-    """Compile for one kind of arguments while no other process does: it finds in the cache what the first has made."""
+    """Return a ``compile`` under a lock for each kind of arguments: a later process finds the result in the cache."""
     compile_here = kernel.compile
 
     def compile_once(signature: Any) -> Any:
@@ -115,22 +114,22 @@ def _by_one_process(kernel: Any) -> Callable[[Any], Any]:
 
 
 def _place(signature: Any) -> int:
-    """A byte of the lock file for each kind of arguments: processes that need others compile at the same time."""
+    """Return the byte of the lock file for a signature: processes can compile different signatures at the same time."""
     return int.from_bytes(hashlib.sha256(str(signature).encode()).digest()[:4], "big")
 
 
 @contextmanager
 def _locked(path: Path, place: int = 0) -> Iterator[None]:
-    """Hold one byte of a file, alone among the processes of this machine."""
+    """Lock a byte of a file against all other processes of this machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as lock:
-        if fcntl is not None:  # unlike flock, not shared with processes that are forked meanwhile
+        if fcntl is not None:  # unlike flock, forked processes do not inherit the lock
             fcntl.lockf(lock, fcntl.LOCK_EX, 1, place)
         yield
 
 
 class _PartLibrary(_library):  # type: ignore[misc]
-    """Code that is put where it is called and optimised there, so not here as well; no machine code is made of it."""
+    """Code that kernels inline and optimise: no optimisation and no machine code here."""
 
     def _optimize_functions(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout
@@ -143,35 +142,36 @@ class _PartLibrary(_library):  # type: ignore[misc]
 
 
 def _name(library: Any, descriptor: Any, environment: Any) -> Any:
-    """What kernels find a part by; it has no machine code."""
+    """Return the function by which kernels find a part; it has no machine code."""
     library.finalize()
     return _dynfunc.make_function(descriptor.lookup_module(), descriptor.qualname, "", 0, environment, (library,))
 
 
 class _PartCompiler(_compiler):  # type: ignore[misc]
-    """numba's compiler without what a part does not need, which is a quarter of the time that kernels take."""
+    """numba's compiler without the stages that a part does not need: a quarter of the compile time."""
 
-    def __init__(self, typing: Any, target: Any, *others: Any) -> None:
-        super().__init__(typing, target, *others)
+    def __init__(self, typing: Any, target: Any, *arguments: Any) -> None:
+        super().__init__(typing, target, *arguments)
         self.state.library = _PartLibrary(target.codegen(), "part")
         self.state.targetctx = self.state.targetctx.subtarget(get_executable=_name)
 
 
 def compiled_sum(function: F) -> F:
-    """As `inlined`, for inner loops over features: additions may be reordered into vector lanes.
+    """Compile a part of kernels like `inlined`; additions may be reordered into vector lanes.
 
-    The order is then that of the machine code: fixed on one kind of CPU, whatever the number of threads.
+    It serves inner loops over features. The machine code fixes the order on each kind of CPU, for any number of
+    threads.
     """
     return cast(F, _njit(nogil=True, fastmath=_VECTOR_LANES, **_PART)(function))
 
 
 def inlined(function: F) -> F:
-    """A part of kernels, and a function of Python too; its machine code is put where it is called."""
+    """Register a part of kernels that is also a function of Python; its machine code is inlined at each call."""
     return cast(F, _register(pipeline_class=_PartCompiler, **_PART)(function))
 
 
 def _make_fetch(typing_context: Any, array: Any, offset: Any) -> Any:
-    """Ask for the cache line of a place in an array, without waiting for it."""
+    """Request the cache line of a place in an array, without waiting for it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(array)(context, builder, arguments[0]).data
@@ -192,12 +192,12 @@ _fetch: Any = intrinsic(_make_fetch)
 
 @inlined
 def fetch_row(X: Any, i: Any) -> None:
-    """Ask for row i of a contiguous matrix: it is on its way while others are worked on."""
+    """Request row i of a contiguous matrix, which loads while other rows are processed."""
     for j in range(0, X.shape[1], CACHE_LINE // X.itemsize):
         _fetch(X, i * X.shape[1] + j)
 
 
-# Inside kernels the functions of a loss are the methods of its class.
+# Inside kernels, the functions of a loss stand for the methods of its class.
 
 inlined(losses.largest_step)
 

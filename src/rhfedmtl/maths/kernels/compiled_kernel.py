@@ -1,4 +1,4 @@
-"""The kernel that numba compiles: `kernel.Kernel` for one terminal as for a million, on any number of threads."""
+"""The kernel that numba compiles: the functions of `kernel.Kernel` for any number of terminals and threads."""
 
 from rhfedmtl.maths.kernels.sdca import run_profiles as profiles
 from rhfedmtl.maths.kernels.sdca import run_round as ascend

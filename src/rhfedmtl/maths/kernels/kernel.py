@@ -1,6 +1,7 @@
-"""What does the work of a round: compiled where numba is installed, else in NumPy, with the same numbers to 1e-12.
+"""The interface of a kernel, which does the work of a round: compiled if numba is installed, otherwise in NumPy.
 
-Both take and fill the plain arrays of `rounds.py`. A small terminal has NumPy only, so nothing here names numba.
+Both kernels take and fill the plain arrays of `rounds.py`, and their numbers agree to 1e-12. Methods and terminals call
+them. A small terminal has only NumPy, so this module never imports numba.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rhfedmtl.maths.losses import Loss
 
 
 class Kernel(Protocol):
-    """The work of the terminals of a layout; answers and sums have a row for each of its stations."""
+    """Work of the terminals of a layout; answers and sums have a row for each of its stations."""
 
     def ascend(
         self,
@@ -31,7 +32,7 @@ class Kernel(Protocol):
         profile_length: int = 0,
         threads: int = 1,
     ) -> Answers:
-        """Settle, then take coordinate steps, whose change of the duals is pending afterwards."""
+        """Settle, then take coordinate steps; their change of the duals is pending afterwards."""
 
     def descend(
         self,
@@ -44,10 +45,10 @@ class Kernel(Protocol):
         *,
         threads: int = 1,
     ) -> Answers:
-        """Take gradient steps; corrected ones keep what they are corrected by in the duals, its change pending."""
+        """Take gradient steps; corrected steps store their correction in the duals, and its change is pending."""
 
     def profiles(self, loss: Loss, rows: Rows, layout: Layout, duals: Duals, length: int) -> Float64Array:
-        """Profile of each terminal along its pending change, in the order of the layout."""
+        """Return the profile of each terminal along its pending change, in the order of the layout."""
 
     def sums(
         self,
@@ -60,22 +61,22 @@ class Kernel(Protocol):
         *,
         threads: int = 1,
     ) -> tuple[Float64Array, Float64Array]:
-        """Settle, then add up losses at each of the points, and what f(θ) = Σ −s L*(−θα/s) is made from.
+        """Settle, then return the losses at each point, and the numbers that describe f(θ) = Σ −s L*(−θα/s).
 
         A point is a combination, a row of ``points``, of the models (m, station, column, feature).
         """
 
     def settle(self, rows: Rows, layout: Layout, duals: Duals) -> None:
-        """Apply to each terminal what became of its pending change."""
+        """Apply the pending change of each terminal, times its factor."""
 
     def shares(self, rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array:
-        """Settle, then u_t = X_tᵀα_t of each terminal, in the order of the layout."""
+        """Settle, then return u_t = X_tᵀα_t of each terminal, in the order of the layout."""
 
 
 def gradients(
     kernel: Kernel, loss: Loss, rows: Rows, layout: Layout, models: Float64Array, *, threads: int = 1
 ) -> Float64Array:
-    """−Σ s L′(z) x of each station under its model (station, column, feature): a pass from α = 0."""
+    """Return −Σ s L′(z) x of each station under its model (station, column, feature): a pass from α = 0 with q = 0."""
     steps = np.zeros(len(rows.sizes), dtype=np.int64)
     steps[layout.order] = rows.sizes[layout.order]
     sent, every = np.ascontiguousarray(models, rows.X.dtype), np.ones(len(models))
@@ -86,17 +87,17 @@ def gradients(
 AUTO, COMPILED, NUMPY = KERNELS = ("auto", "compiled", "numpy")
 
 
-def best_kernel(wanted: str = AUTO) -> str:
-    """Name of the kernel that is used where this one is wanted: ``auto`` is the best that this installation has."""
-    if wanted not in KERNELS:
-        raise ConfigError(f"kernel {wanted!r}: choose from {', '.join(KERNELS)}")
-    found = find_spec("numba") is not None
-    if wanted == COMPILED and not found:
-        raise ConfigError("kernel 'compiled' needs numba: install it, or take 'numpy', which has the same numbers")
-    return COMPILED if found and wanted != NUMPY else NUMPY
+def best_kernel(name: str = AUTO) -> str:
+    """Return the name of the kernel for this request: ``auto`` is the best that is installed."""
+    if name not in KERNELS:
+        raise ConfigError(f"kernel {name!r}: choose from {', '.join(KERNELS)}")
+    has_numba = find_spec("numba") is not None
+    if name == COMPILED and not has_numba:
+        raise ConfigError("kernel 'compiled' needs numba: install it, or take 'numpy', which gives the same numbers")
+    return COMPILED if has_numba and name != NUMPY else NUMPY
 
 
 @cache
-def find_kernel(wanted: str = AUTO) -> Kernel:
-    """The kernel of this name, or the best that this installation has."""
-    return cast(Kernel, import_module(f"rhfedmtl.maths.kernels.{best_kernel(wanted)}_kernel"))
+def find_kernel(name: str = AUTO) -> Kernel:
+    """Return the kernel of this name; ``auto`` is the best that is installed."""
+    return cast(Kernel, import_module(f"rhfedmtl.maths.kernels.{best_kernel(name)}_kernel"))

@@ -1,7 +1,7 @@
-"""Inner loops that compiled kernels share, and threads that share out blocks.
+"""Inner loops of the compiled kernels, and threads that share the blocks.
 
-One terminal and a million terminals run through the same machine code, so a single terminal on its own gives,
-to the bit, what it gives inside a batch. Threads take whole blocks, so their number never changes a result.
+A single terminal and a million terminals run through the same machine code, so a terminal gives the same bits alone and
+inside a batch. Threads take whole blocks, so their number never changes a result.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ stream, draw, next_pass = inlined(rounds.stream), inlined(rounds.draw), inlined(
 
 @compiled_sum
 def dot(X: Any, i: Any, w: Any, r: Any) -> Any:
-    """x_iᵀw_r over the features of the row, in the precision of w.
+    """Return x_iᵀw_r over the features of the row, in the precision of w.
 
-    Kernels hand on whole arrays with the number of a row: cutting rows out costs more than small rows do.
+    Kernels pass whole arrays with the number of a row: slicing costs more than the work on a small row.
     """
     total = w.dtype.type(0)
     for j in range(X.shape[1]):
@@ -41,7 +41,7 @@ def dot(X: Any, i: Any, w: Any, r: Any) -> Any:
 
 @compiled_sum
 def add(c: Any, X: Any, i: Any, w: Any, r: Any, n: Any) -> None:
-    """w_r += c x_i over the first n places, in the precision of w."""
+    """Compute w_r += c x_i over the first n places, in the precision of w."""
     factor = w.dtype.type(c)
     for j in range(n):
         w[r, j] += factor * X[i, j]
@@ -49,7 +49,7 @@ def add(c: Any, X: Any, i: Any, w: Any, r: Any, n: Any) -> None:
 
 @compiled_sum
 def _add_four(c: Any, X: Any, rows: Any, w: Any, r: Any) -> None:
-    """As four calls of `add`, with one pass over w."""
+    """Do the work of four calls of `add`, with a single pass over w."""
     c0, c1, c2, c3 = c
     i0, i1, i2, i3 = rows
     for j in range(X.shape[1]):
@@ -58,7 +58,7 @@ def _add_four(c: Any, X: Any, rows: Any, w: Any, r: Any) -> None:
 
 @compiled_sum
 def dot_four(X: Any, rows: Any, w: Any, r: Any) -> Any:
-    """As four calls of `dot`, with one pass over w."""
+    """Return the results of four calls of `dot`, with a single pass over w."""
     i0, i1, i2, i3 = rows
     t0 = t1 = t2 = t3 = w.dtype.type(0)
     for j in range(X.shape[1]):
@@ -71,7 +71,7 @@ def dot_four(X: Any, rows: Any, w: Any, r: Any) -> Any:
 
 @inlined
 def score(rows: Any, i: Any, w: Any, r: Any) -> Any:
-    """Score x_iᵀw_r, the constant feature included."""
+    """Return the score x_iᵀw_r, including the constant feature."""
     d = rows.X.shape[1]
     z = np.float64(dot(rows.X, i, w, r))
     return z + rows.constant * w[r, d] if w.shape[1] > d else z
@@ -79,7 +79,7 @@ def score(rows: Any, i: Any, w: Any, r: Any) -> Any:
 
 @inlined
 def add_row(c: Any, rows: Any, i: Any, w: Any, r: Any) -> None:
-    """w_r += c x_i, the constant feature included."""
+    """Compute w_r += c x_i, including the constant feature."""
     d = rows.X.shape[1]
     add(c, rows.X, i, w, r, d)
     if w.shape[1] > d:
@@ -88,7 +88,7 @@ def add_row(c: Any, rows: Any, i: Any, w: Any, r: Any) -> None:
 
 @inlined
 def add_rows(c: Any, rows: Any, four: Any, w: Any, r: Any) -> None:
-    """w_r += Σ c_k x_k over four rows, the constant feature included."""
+    """Compute w_r += Σ c_k x_k over four rows, including the constant feature."""
     d = rows.X.shape[1]
     _add_four(c, rows.X, four, w, r)
     if w.shape[1] > d:
@@ -97,17 +97,20 @@ def add_rows(c: Any, rows: Any, four: Any, w: Any, r: Any) -> None:
 
 @inlined
 def deal(key: Any, h: Any, place: Any, n: Any, uniform: Any, deck: Any) -> Any:
-    """Row of step h: a uniform draw, or this place of the deck, whose first n are shuffled as they are dealt."""
+    """Return the row of step h: a uniform draw, or this place of the deck.
+
+    The first n cards of the deck are shuffled while they are dealt.
+    """
     if uniform:
         return draw(key, h, n)
-    other = place + draw(key, h, n - place)
-    deck[place], deck[other] = deck[other], deck[place]
+    swap = place + draw(key, h, n - place)
+    deck[place], deck[swap] = deck[swap], deck[place]
     return deck[place]
 
 
 @inlined
 def pick_row(key: Any, h: Any, n: Any, uniform: Any, deck: Any) -> Any:
-    """Row of step h in passes over all n rows (Fisher–Yates), or a uniform draw."""
+    """Return the row of step h in passes over all n rows (Fisher–Yates), or a uniform draw."""
     return deal(key, h, h if h < n else h % n, n, uniform, deck)
 
 
@@ -121,7 +124,7 @@ def _row_norms(X: Any, first: Any, norm: Any) -> None:
 
 
 def row_norms(X: FloatArray, constant: float) -> Float64Array:
-    """As `rounds.row_norms`, to the bit, for millions of rows."""
+    """Return `rounds.row_norms` to the bit, fast enough for millions of rows."""
     norm = np.empty(len(X))
     _row_norms(rounds.fixed(X), constant * constant, norm)
     return norm
@@ -136,7 +139,7 @@ def _add_blocks(parts: Any, starts: Any, total: Any) -> None:
 
 
 def add_blocks(parts: Float64Array, starts: IntArray) -> Float64Array:
-    """Sum of each station's blocks, in their order."""
+    """Return the sum of each station's blocks, in their order."""
     n_stations, shape = len(starts) - 1, parts.shape[1:]
     total = np.zeros((n_stations, math.prod(shape)))
     if total.size:
@@ -155,7 +158,7 @@ def scale_rows(values: Any, starts: Any, ends: Any, terminals: Any, factors: Any
 
 
 def add_answers(answers: Answers, starts: IntArray, *, quadratic: bool) -> Answers:
-    """Sum of the answers from each start to the next; a quadratic profile ends in a bound, of which the least holds."""
+    """Return the sums of answers from each start to the next; the third number of a quadratic profile is a minimum."""
     profile = add_blocks(answers.profile, starts)
     if quadratic and profile.shape[1]:
         profile[:, 2] = np.inf
@@ -165,7 +168,7 @@ def add_answers(answers: Answers, starts: IntArray, *, quadratic: bool) -> Answe
 
 @compiled
 def _steps_before(layout: Any, steps: Any, before: Any) -> None:
-    """Steps of all terminals in the blocks before each, and of all blocks."""
+    """Count the steps of all terminals in the blocks before each block, and of all blocks."""
     total = 0
     for block in range(len(layout.station)):
         before[block] = total
@@ -175,33 +178,33 @@ def _steps_before(layout: Any, steps: Any, before: Any) -> None:
 
 
 def cuts(layout: Layout, steps: IntArray, width: int, threads: int) -> IntArray:
-    """Block boundaries of stretches for threads to take; a single one where the work is too small to share.
+    """Return block boundaries of stretches for threads to take; a single stretch if the work is too small to share.
 
-    Stretches get smaller towards the end, so that all threads end at about the same time, also where one has a core
-    that is busy with other things.
+    Stretches get smaller towards the end. Then all threads end at about the same time, even if another process slows
+    one of their cores.
     """
     n_blocks = len(layout.station)
     if threads <= 1:
         return np.array([0, n_blocks])
     work = np.empty(n_blocks + 1, np.int64)
     _steps_before(layout, steps, work)
-    least = max(WORK_PER_THREAD / max(int(work[-1]) * width, 1), 1.0 / n_blocks, 1.0 / (16 * threads))
+    smallest = max(WORK_PER_THREAD / max(int(work[-1]) * width, 1), 1.0 / n_blocks, 1.0 / (16 * threads))
     done = [0.0]
-    while done[-1] + 2.0 * least <= 1.0:
-        done.append(done[-1] + max((1.0 - done[-1]) / (2 * threads), least))
+    while done[-1] + 2.0 * smallest <= 1.0:
+        done.append(done[-1] + max((1.0 - done[-1]) / (2 * threads), smallest))
     inner = np.searchsorted(work, work[-1] * np.array(done[1:]))
     return np.concatenate([[0], inner, [n_blocks]])
 
 
 def in_threads(threads: int, parts: IntArray, job: Callable[[Iterator[tuple[int, int]]], None]) -> None:
-    """Let every thread, this one too, do its ``job`` with stretches of blocks between two cuts, while some are left."""
-    left = iter(list(pairwise(parts.tolist())))
-    others = [_pool(threads).submit(job, left) for _ in range(min(threads, len(parts) - 1) - 1)]
+    """Run ``job`` in every thread, including this thread, until no stretch of blocks between two cuts remains."""
+    remaining = iter(list(pairwise(parts.tolist())))
+    futures = [_pool(threads).submit(job, remaining) for _ in range(min(threads, len(parts) - 1) - 1)]
     try:
-        job(left)
+        job(remaining)
     finally:
-        for other in others:
-            other.result()
+        for future in futures:
+            future.result()
 
 
 @cache

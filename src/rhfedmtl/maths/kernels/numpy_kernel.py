@@ -1,7 +1,7 @@
-"""The kernel for machines without a compiler: `kernel.Kernel` in NumPy, meant for the rows of one terminal.
+"""The kernel for machines without a compiler: `kernel.Kernel` in NumPy, meant for the rows of a single terminal.
 
-The same rows in the same order and the same formulas as `sdca.py` and `sgd.py`, which say what they mean; sums are
-taken in another order, so numbers agree to 1e-12 relative for rows in double precision, and not to the bit.
+It visits the same rows in the same order with the same formulas as `sdca.py` and `sgd.py`, which explain them. The
+order of additions differs, so numbers agree to 1e-12 relative for rows in double precision, and not to the bit.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from rhfedmtl.maths.losses import Loss, has_corners
 
 
 class _Job(NamedTuple):
-    """One terminal of a layout: the row of its answer, its station, itself, and where its rows lie."""
+    """A terminal of a layout: the row of its answer, its station, its index, and the place of its rows."""
 
     row: int
     station: int
     terminal: int
-    here: slice
+    place: slice
 
     @property
     def n(self) -> int:
-        """Rows of the terminal."""
-        return int(self.here.stop - self.here.start)
+        """Number of rows of the terminal."""
+        return int(self.place.stop - self.place.start)
 
 
 def _jobs(rows: Rows, layout: Layout) -> Iterator[_Job]:
@@ -59,12 +59,12 @@ def _jobs(rows: Rows, layout: Layout) -> Iterator[_Job]:
 
 
 def _key(rows: Rows, orders: Orders, terminal: int) -> Any:
-    """Start of the terminal's stream, as an array: scalars would warn where they wrap."""
+    """Return the start of the terminal's stream, as an array: scalars would warn when they wrap."""
     return stream(np.array([orders.seed]), np.array([orders.round]), rows.ids[[terminal]])
 
 
 def _row_order(key: Any, n: int, steps: int, uniform: bool) -> list[int]:
-    """Rows of all steps: uniform draws, or passes over a deck that is shuffled as it is dealt."""
+    """Return the rows of all steps: uniform draws, or passes over a shuffled deck."""
     if uniform:
         return [int(k) for k in draw(key, np.arange(steps), n)]
     deck, order = list(range(n)), []
@@ -74,15 +74,15 @@ def _row_order(key: Any, n: int, steps: int, uniform: bool) -> list[int]:
 
 
 def _deal(key: Any, h: int, deck: list[int], n: int) -> list[int]:
-    """Shuffle the first n of the deck (Fisher–Yates), with the draws from step h on: the rows of a pass."""
+    """Shuffle the first n of the deck (Fisher–Yates) with the draws from step h on, and return the rows of a pass."""
     places = np.arange(n)
-    for place, other in enumerate((places + draw(key, h + places, n - places)).tolist()):
-        deck[place], deck[other] = deck[other], deck[place]
+    for place, swap in enumerate((places + draw(key, h + places, n - places)).tolist()):
+        deck[place], deck[swap] = deck[swap], deck[place]
     return deck[:n]
 
 
 def _scores(rows: Rows, which: Any, models: Any) -> Any:
-    """Scores of some rows (or of one) under models, one to a row, the constant feature included."""
+    """Return the scores of some rows, or of a single row, under models (a row each), with the constant feature."""
     X = rows.X[which]
     d = X.shape[-1]
     z = np.asarray(X @ models[:, :d].T, dtype=np.float64)
@@ -90,7 +90,7 @@ def _scores(rows: Rows, which: Any, models: Any) -> Any:
 
 
 def _add_row(c: Any, rows: Rows, i: int, models: Any) -> None:
-    """models += c x_iᵀ, the constant feature included."""
+    """Compute models += c x_iᵀ, including the constant feature."""
     d = rows.X.shape[1]
     models[:, :d] += np.multiply.outer(c.astype(models.dtype), rows.X[i])
     if models.shape[1] > d:
@@ -98,7 +98,7 @@ def _add_row(c: Any, rows: Rows, i: int, models: Any) -> None:
 
 
 def _products(factors: Float64Array, rows: Rows, which: Any, width: int) -> Float64Array:
-    """Σ_i f_i x_iᵀ over some rows for each column of factors, in double precision, the constant feature included."""
+    """Return Σ_i f_i x_iᵀ over some rows for each column of factors, in double precision, with the constant feature."""
     X = rows.X[which].astype(np.float64, copy=False)
     total = np.empty((factors.shape[1], width))
     total[:, : X.shape[1]] = factors.T @ X
@@ -107,8 +107,8 @@ def _products(factors: Float64Array, rows: Rows, which: Any, width: int) -> Floa
 
 
 def _settle(duals: Duals, job: _Job) -> None:
-    duals.alpha[job.here] += duals.settle[job.terminal] * duals.pending[job.here]
-    duals.pending[job.here] = 0.0
+    duals.alpha[job.place] += duals.settle[job.terminal] * duals.pending[job.place]
+    duals.pending[job.place] = 0.0
     duals.settle[job.terminal], duals.n_visited[job.terminal] = 0.0, ANY
 
 
@@ -122,7 +122,7 @@ def ascend(
     profile_length: int = 0,
     threads: int = 1,
 ) -> Answers:
-    """Coordinate steps of all terminals that have some; sums of each station."""
+    """Take the coordinate steps of all terminals with orders; return the sums of each station."""
     n, shape = len(layout.starts) - 1, orders.models.shape[1:]
     answers = Answers(np.zeros((n, *shape)), np.zeros((n, CURVE)), np.zeros((n, profile_length)))
     if profile_length and loss.quadratic:
@@ -131,7 +131,7 @@ def ascend(
         if orders.steps[job.terminal] > 0:
             _settle(duals, job)
             order = _ascend(loss, rows, duals, orders, job, answers.gains[job.row])
-            visited = np.unique(order) + job.here.start
+            visited = np.unique(order) + job.place.start
             answers.delta[job.row] += _products(duals.pending[visited], rows, visited, shape[1])
             if profile_length:
                 _add_profile(answers.profile[job.row], _profile(loss, rows, duals, job, profile_length), loss.quadratic)
@@ -139,7 +139,10 @@ def ascend(
 
 
 def _ascend(loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, curve: Float64Array) -> list[int]:
-    """H coordinate steps of one terminal; changes ``duals.pending`` and adds to the gain curve. Rows it visited."""
+    """Take H coordinate steps of a terminal and return the rows it visited.
+
+    The steps change ``duals.pending`` and add to the gain curve.
+    """
     key, steps = _key(rows, orders, job.terminal), int(orders.steps[job.terminal])
     columns = [_Column(loss, rows, duals, orders, job, c) for c in range(rows.y.shape[1])]
     if has_corners(loss) and not orders.uniform:
@@ -148,47 +151,46 @@ def _ascend(loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, cur
         order = _row_order(key, job.n, steps, orders.uniform)
         gains = np.sum([column.visit(order)[:, 0] for column in columns], axis=0)
     for c, column in enumerate(columns):
-        duals.pending[job.here, c] = column.change
-    told = np.minimum(np.append(2 ** np.arange(CURVE - 1), steps), steps)
-    curve += np.cumsum(gains)[told - 1]
+        duals.pending[job.place, c] = column.change
+    curve_steps = np.minimum(np.append(2 ** np.arange(CURVE - 1), steps), steps)
+    curve += np.cumsum(gains)[curve_steps - 1]
     return order
 
 
 def _ascend_active(columns: list[_Column], key: Any, n: int, steps: int) -> tuple[list[int], Float64Array]:
-    """Passes that leave out rows that rest (`next_pass`): the rows that were visited, and what each step gained."""
+    """Take passes without rows that rest (`next_pass`); return the visited rows, and the gain of each step."""
     order: list[int] = []
-    deck, gains, active, limit, whole = list(range(n)), [np.zeros(0)], n, np.inf, 0.0
+    deck, gains, active, limit, full_pass_move = list(range(n)), [np.zeros(0)], n, np.inf, 0.0
     while len(order) < steps:
         rows = _deal(key, len(order), deck, active)[: steps - len(order)]
-        gained, moved, held = np.array([column.visit(rows) for column in columns]).transpose(2, 0, 1)
+        gained, moved, excess = np.array([column.visit(rows) for column in columns]).transpose(2, 0, 1)
         order, gains = order + rows, [*gains, gained.sum(axis=0)]
-        kept = 0
-        for place in np.flatnonzero(held.min(axis=0) <= limit).tolist():
-            deck[kept], deck[place] = deck[place], deck[kept]
-            kept += 1
-        active, limit, whole = next_pass(n, active, kept, float(moved.max()), whole)
+        n_staying = 0
+        for place in np.flatnonzero(excess.min(axis=0) <= limit).tolist():
+            deck[n_staying], deck[place] = deck[place], deck[n_staying]
+            n_staying += 1
+        active, limit, full_pass_move = next_pass(n, active, n_staying, float(moved.max()), full_pass_move)
     return order, np.concatenate(gains)
 
 
 class _Column:
-    """Dual variables and local model of one column, which knows nothing of the others.
+    """Dual variables and local model of a column; columns are independent.
 
     Scalars are Python's: for a single number they are faster than NumPy's.
     """
 
     def __init__(self, loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, column: int) -> None:
         self.loss, self.corners = loss, has_corners(loss)
-        self.X, self.constant = rows.X[job.here], rows.constant
-        self.per_scale = 0.0 if orders.gradient[job.station] else 1.0 / float(orders.scale[job.station])
+        self.X, self.per_scale, self.constant = rows.X[job.place], 1.0 / float(orders.scale[job.station]), rows.constant
         self.y, self.weight, self.norm = (
-            part[job.here].tolist() for part in (rows.y[:, column], rows.weight, rows.norm)
+            part[job.place].tolist() for part in (rows.y[:, column], rows.weight, rows.norm)
         )
-        self.alpha, self.change = duals.alpha[job.here, column].tolist(), [0.0] * job.n
+        self.alpha, self.change = duals.alpha[job.place, column].tolist(), [0.0] * job.n
         model, d = orders.models[job.station, column], self.X.shape[1]
         self.w, self.intercept = model[:d].copy(), model[d:].copy()
 
     def visit(self, order: list[int]) -> Float64Array:
-        """A step for each of these rows: its gain, how far it moved and what the end of the box holds back."""
+        """Take a step for each of these rows; return gain, move, and the slope that the end of the box leaves over."""
         return np.array([self._step(k) for k in order])
 
     def _step(self, k: int) -> tuple[float, float, float]:
@@ -203,8 +205,8 @@ class _Column:
             self.change[k] += s * step
             self.w += self.w.dtype.type(s * step * self.per_scale) * x
             self.intercept += self.w.dtype.type(s * step * self.per_scale * self.constant)
-        held = abs(loss.line(a + step, y, 1.0)[0] - z - q * step) if self.corners else 0.0
-        return gain, q * abs(step), held
+        excess = abs(loss.line(a + step, y, 1.0)[0] - z - q * step) if self.corners else 0.0
+        return gain, q * abs(step), excess
 
 
 def _profile(loss: Loss, rows: Rows, duals: Duals, job: _Job, length: int) -> Float64Array:
@@ -212,29 +214,29 @@ def _profile(loss: Loss, rows: Rows, duals: Duals, job: _Job, length: int) -> Fl
     profile = np.zeros(length)
     if loss.quadratic:
         profile[2] = np.inf
-    for i in range(job.here.start, job.here.stop):
+    for i in range(job.place.start, job.place.stop):
         s = float(rows.weight[i])
         if s > 0.0:
             places = ((duals.alpha[i] / s).tolist(), rows.y[i].tolist(), (duals.pending[i] / s).tolist())
             for a, y, d in zip(*places, strict=True):
                 if loss.quadratic:
-                    linear, quadratic, room = loss.line(a, y, d)
-                    _add_profile(profile, np.array([s * linear, s * quadratic, max(room, 1.0)]), True)
+                    linear, quadratic, end = loss.line(a, y, d)
+                    _add_profile(profile, np.array([s * linear, s * quadratic, max(end, 1.0)]), True)
                 else:
                     profile -= s * np.array([loss.conjugate(a + factor * d, y) for factor in FACTORS.tolist()])
     return profile
 
 
 def _add_profile(total: Float64Array, part: Float64Array, quadratic: bool) -> None:
-    """Add a profile to a sum; of a quadratic one the last number is a bound, of which the least holds."""
-    room = min(total[2], part[2]) if quadratic else None
+    """Add a profile to a sum; the last number of a quadratic profile is a bound, whose minimum counts."""
+    end = min(total[2], part[2]) if quadratic else None
     total += part
-    if room is not None:
-        total[2] = room
+    if end is not None:
+        total[2] = end
 
 
 def profiles(loss: Loss, rows: Rows, layout: Layout, duals: Duals, length: int) -> Float64Array:
-    """Profile of every terminal along its pending change, in the order of the layout."""
+    """Return the profile of every terminal along its pending change, in the order of the layout."""
     jobs = _jobs(rows, layout) if length else ()
     return np.array([_profile(loss, rows, duals, job, length) for job in jobs]).reshape(len(layout.order), length)
 
@@ -249,23 +251,23 @@ def sums(
     *,
     threads: int = 1,
 ) -> tuple[Float64Array, Float64Array]:
-    """Loss sums of each station at each of the points, and what its f(θ) is made from."""
+    """Return the loss sums of each station at each point, and the numbers that describe its f(θ)."""
     n = len(layout.starts) - 1
     losses, dual_sums = np.zeros((n, len(points))), np.zeros((n, dual_length(loss)))
     value = np.frompyfunc(loss.value, 2, 1)
     for job in _jobs(rows, layout):
         _settle(duals, job)
-        kept = np.flatnonzero(rows.weight[job.here]) + job.here.start
-        y, s = rows.y[kept], rows.weight[kept, None]
-        scores = np.array([_scores(rows, kept, model) for model in models[:, job.station]])
+        weighted = np.flatnonzero(rows.weight[job.place]) + job.place.start
+        y, s = rows.y[weighted], rows.weight[weighted, None]
+        scores = np.array([_scores(rows, weighted, model) for model in models[:, job.station]])
         for k, point in enumerate(points):
             losses[job.row, k] += float(np.sum(s * value(np.einsum("m,mic->ic", point, scores), y)))
-        dual_sums[job.row] += _dual_terms(loss, duals.alpha[kept] / s, y, s)
+        dual_sums[job.row] += _dual_terms(loss, duals.alpha[weighted] / s, y, s)
     return losses, dual_sums
 
 
 def _dual_terms(loss: Loss, a: Float64Array, y: Float64Array, s: Float64Array) -> Float64Array:
-    """Σ −s L*(−θα/s): its linear and quadratic term, or its values at `THETAS`."""
+    """Return Σ −s L*(−θα/s): its linear and quadratic term, or its values at `THETAS`."""
     if loss.quadratic:
         terms: Any = np.frompyfunc(loss.line, 3, 3)(0.0, y, a)
         return np.array([np.sum(s * terms[0]), np.sum(s * terms[1])], dtype=np.float64)
@@ -274,32 +276,34 @@ def _dual_terms(loss: Loss, a: Float64Array, y: Float64Array, s: Float64Array) -
 
 
 def settle(rows: Rows, layout: Layout, duals: Duals) -> None:
-    """Apply to every terminal what became of its pending change."""
+    """Apply the pending change of every terminal, times its factor."""
     for job in _jobs(rows, layout):
         _settle(duals, job)
 
 
 def shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array:
-    """u_t = X_tᵀα_t of every terminal, in the order of the layout."""
+    """Return u_t = X_tᵀα_t of every terminal, in the order of the layout."""
     settle(rows, layout, duals)
-    return np.array([_products(duals.alpha[job.here], rows, job.here, width) for job in _jobs(rows, layout)])
+    return np.array([_products(duals.alpha[job.place], rows, job.place, width) for job in _jobs(rows, layout)])
 
 
 def descend(
     loss: Loss, rows: Rows, layout: Layout, duals: Duals, orders: Orders, slots: Slots, *, threads: int = 1
 ) -> Answers:
-    """Gradient steps of all terminals that have some; Σ_t n_t (w_t − w) of each station."""
+    """Take the gradient steps of all terminals with orders; return Σ_t n_t (w_t − w) of each station."""
     n = len(layout.starts) - 1
     answers = Answers(np.zeros((n, *orders.models.shape[1:])), np.zeros((n, CURVE)), np.empty((n, 0)))
     for job in _jobs(rows, layout):
-        asked = int(orders.steps[job.terminal])
-        if asked > 0:
+        visits = int(orders.steps[job.terminal])
+        if visits > 0:
             start = orders.models[job.station].astype(np.float64)
-            probed = slots.probes > 0 and asked > 2 * slots.probes
-            steps = asked - 2 * slots.probes if probed else asked
+            probed = slots.probes > 0 and visits > 2 * slots.probes
+            steps = visits - 2 * slots.probes if probed else visits
             w = _descend(loss, rows, duals, orders, job, steps, slots, start)
             if probed:
-                chosen = job.here.start + draw(_key(rows, orders, job.terminal), steps + np.arange(slots.probes), job.n)
+                chosen = job.place.start + draw(
+                    _key(rows, orders, job.terminal), steps + np.arange(slots.probes), job.n
+                )
                 answers.gains[job.row] += _estimate(loss, rows, job.n, chosen, slots.lam, start, w)
             answers.delta[job.row] += job.n * (w - start)
     return answers
@@ -308,7 +312,7 @@ def descend(
 def _descend(
     loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, steps: int, slots: Slots, start: Float64Array
 ) -> Float64Array:
-    """Gradient steps of one terminal from ``start``; where they end."""
+    """Take the gradient steps of a terminal from ``start``; return where they end."""
     w, columns, eta = start.copy(), rows.y.shape[1], float(orders.scale[job.station])
     models = w[: len(slots.mu) * columns]
     mu = np.repeat(slots.mu, columns)[:, None]
@@ -321,7 +325,7 @@ def _descend(
     drift = _drift(rows, duals, job, start[columns:]) if slots.control >= 0.0 else None
     slopes, rho = np.zeros((job.n, columns)), 1.0 - eta * slots.lam
     for h, k in enumerate(_row_order(_key(rows, orders, job.terminal), job.n, steps, orders.uniform)):
-        i = job.here.start + k
+        i = job.place.start + k
         s, y, z = float(rows.weight[i]), np.tile(rows.y[i], len(slots.mu)), _scores(rows, i, models)
         q = _responsibilities(loss, w, z, y, slots, columns)
         share, total = share + s * q, total + s
@@ -340,19 +344,19 @@ def _descend(
         w[len(models), : len(share)] = share / total
     if drift is not None:
         p = slots.control if slots.control > 0.0 else 1.0 / steps
-        change = p * job.n * slopes - p * float(np.sum(rho ** np.arange(steps))) * duals.alpha[job.here]
-        duals.pending[job.here], duals.n_visited[job.terminal] = change, ANY
-        w[columns:] += _products(change, rows, job.here, w.shape[1]) / job.n
+        change = p * job.n * slopes - p * float(np.sum(rho ** np.arange(steps))) * duals.alpha[job.place]
+        duals.pending[job.place], duals.n_visited[job.terminal] = change, ANY
+        w[columns:] += _products(change, rows, job.place, w.shape[1]) / job.n
     return w
 
 
 def _drift(rows: Rows, duals: Duals, job: _Job, common: Float64Array) -> Float64Array:
-    """c − c_t."""
-    return common - _products(duals.alpha[job.here], rows, job.here, common.shape[1]) / job.n
+    """Return c − c_t."""
+    return common - _products(duals.alpha[job.place], rows, job.place, common.shape[1]) / job.n
 
 
 def _responsibilities(loss: Loss, w: Any, z: Any, y: Any, slots: Slots, columns: int) -> Float64Array:
-    """q_p ∝ π_p e^{−L_p}, without overflow; all 1 where there is no mixture."""
+    """Return q_p ∝ π_p e^{−L_p} without overflow; all are 1 without a mixture."""
     n = len(slots.mu)
     if not slots.mixture:
         return np.ones(n)
@@ -365,7 +369,7 @@ def _responsibilities(loss: Loss, w: Any, z: Any, y: Any, slots: Slots, columns:
 def _estimate(
     loss: Loss, rows: Rows, n: int, chosen: IntArray, lam: float, start: Float64Array, w: Float64Array
 ) -> Float64Array:
-    """What the control of Wang et al. needs, times n_t, as a curve; the gradient goes below the model."""
+    """Return the estimates for the control of Wang et al., times n_t, as a curve; the gradient goes below the model."""
     columns = rows.y.shape[1]
     before, gradient = _gradient(loss, rows, chosen, lam, start[:columns])
     after, later = _gradient(loss, rows, chosen, lam, w[:columns])
@@ -380,7 +384,7 @@ def _estimate(
 
 
 def _gradient(loss: Loss, rows: Rows, chosen: IntArray, lam: float, models: Float64Array) -> tuple[float, Float64Array]:
-    """Mean loss over the chosen rows, with the model's norm, and its gradient."""
+    """Return the mean loss over the chosen rows, with the model's norm, and its gradient."""
     y, s = rows.y[chosen], rows.weight[chosen, None] / len(chosen)
     z = _scores(rows, chosen, models)
     values = s * np.frompyfunc(loss.value, 2, 1)(z, y).astype(np.float64)

@@ -1,8 +1,8 @@
-"""What goes into a round and comes out of it: rows, who is under which station, orders, answers, random numbers.
+"""Inputs and outputs of a round: rows, layout of terminals under stations, orders, answers, random numbers.
 
-Plain arrays and NumPy: a small terminal needs no more. Kernels (`kernel.py`) do the work on them. Terminals are grouped
-under their base station into blocks of at most ``BLOCK``; a block is summed in the order of terminal ids, a station in
-the order of its blocks, so that neither threads nor engines ever change a result.
+They are plain arrays in NumPy, which is all that a small terminal has. Kernels (`kernel.py`) do the work on them.
+Terminals are grouped under their base station into blocks of at most ``BLOCK``. A block is summed in the order of
+terminal ids, a station in the order of its blocks, so neither threads nor engines ever change a result.
 
 Randomness is addressed by (seed, round, terminal id): a counter-based generator (SplitMix64), no state anywhere.
 """
@@ -43,10 +43,10 @@ _CHUNK = 2**16
 
 
 class Rows(NamedTuple):
-    """What the terminals hold: rows one after the other, terminal ``t`` from ``starts[t]`` up to ``ends[t]``.
+    """Rows of all terminals in a single table, terminal ``t`` from ``starts[t]`` up to ``ends[t]``.
 
     Rows between an end and the next start have not arrived yet. ``constant`` is the value of the feature that stands
-    for the intercept, 0 where models have none; ``norm`` is ‖x‖² with it.
+    for the intercept, 0 if models have no intercept; ``norm`` is ‖x‖² with it.
     """
 
     X: FloatArray
@@ -60,20 +60,20 @@ class Rows(NamedTuple):
 
     @property
     def sizes(self) -> IntArray:
-        """Rows that each terminal has."""
+        """Number of rows of each terminal."""
         return self.ends - self.starts
 
     @property
     def largest(self) -> int:
-        """Rows of the terminal that has most."""
+        """Number of rows of the largest terminal."""
         return int(self.sizes.max(initial=1))
 
 
 class Layout(NamedTuple):
-    """Who is under which station: terminals by (station, id), cut into blocks.
+    """Terminals under stations, by (station, id), cut into blocks.
 
-    Block ``k`` has the terminals ``order[blocks[k]:blocks[k+1]]`` and belongs to ``station[k]``; station ``b``
-    has the blocks ``starts[b]:starts[b+1]``, and answers are added up by ``starts``.
+    Block ``k`` has the terminals ``order[blocks[k]:blocks[k+1]]`` and belongs to ``station[k]``; station ``b`` has the
+    blocks ``starts[b]:starts[b+1]``, and answers are added up by ``starts``.
     """
 
     order: IntArray
@@ -82,8 +82,8 @@ class Layout(NamedTuple):
     starts: IntArray
 
     @property
-    def each_alone(self) -> Layout:
-        """The same terminals under the same stations, with a row of answers for each terminal, in this order."""
+    def per_terminal(self) -> Layout:
+        """Layout of the same terminals under the same stations, with a row of answers per terminal, in this order."""
         ends = np.arange(len(self.order) + 1)
         return Layout(self.order, ends, np.repeat(self.station, np.diff(self.blocks)), ends)
 
@@ -94,11 +94,10 @@ class Layout(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What a round asks of the terminals.
+    """Orders of a round to the terminals.
 
-    ``models[b]`` is w_b (one row per column of y) and ``scale[b]`` is λ_b n_b/σ′_b. With ``gradient[b]`` steps do not
-    move the model: a pass sets every α_i to −L′(z_i). ``steps[t]`` is H; 0 leaves the terminal alone. ``uniform`` draws
-    rows with replacement instead of in passes.
+    ``models[b]`` is w_b (a row per column of y) and ``scale[b]`` is λ_b n_b/σ′_b. ``steps[t]`` is H; a terminal with 0
+    does nothing. ``uniform`` draws rows with replacement instead of in passes.
     """
 
     models: FloatArray
@@ -111,7 +110,7 @@ class Orders(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What a round returns, a row for each station: XᵀΔα, gain curve, and profile along Δα (line search)."""
+    """Answers of a round, a row for each station: XᵀΔα, gain curve, and profile along Δα (line search)."""
 
     delta: Float64Array
     gains: Float64Array
@@ -119,10 +118,10 @@ class Answers(NamedTuple):
 
 
 class Duals(NamedTuple):
-    """Dual variables, and the change of each that waits for its verdict: ``settle[t]`` is the factor to apply.
+    """Dual variables and their pending changes: ``settle[t]`` is the factor to apply.
 
-    Where a terminal visited only some of its rows, the change is in those: the first ``n_visited[t]`` that
-    ``visited`` has at the terminal's place, numbered from its first row.
+    If a terminal visited only some of its rows, the change is in those rows: the first ``n_visited[t]`` entries of
+    ``visited`` at the terminal's place, numbered from its first row.
     """
 
     alpha: Float64Array
@@ -133,12 +132,13 @@ class Duals(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """What the slots of the matrix minimise; see the top of `sgd.py`.
+    """Objective of each slot of the matrix; see the top of `sgd.py`.
 
     ``probes`` rows are drawn in each round and visited before and after the steps, to estimate how the loss and its
-    gradient change (0: none). These visits are part of H; an H that leaves no step beside them is all steps. With
-    ``inner`` steps slot 1 alone steps, and slot 0 follows it by a share ``outer`` of the way (0: each its own way).
-    Below 0, ``control`` leaves steps as they are; else they are corrected, and p is ``control``, or 1/H if that is 0.
+    gradient change (0: no estimate). These visits count as part of H; if H leaves no step besides them, all of H are
+    steps. With ``inner`` steps only slot 1 steps, and slot 0 follows it by a share ``outer`` of the way (0: slots are
+    independent). A ``control`` below 0 leaves steps unchanged; otherwise they are corrected, and p is ``control``, or
+    1/H if that is 0.
     """
 
     lam: float
@@ -159,24 +159,25 @@ def mix(z: Any) -> Any:
 
 
 def stream(seed: Any, number: Any, terminal: Any) -> Any:
-    """Start of the stream of one terminal in one round."""
+    """Return the start of the stream of a terminal in a round."""
     return mix(mix(mix(seed + GOLDEN) + number * GOLDEN) + np.uint64(terminal) * GOLDEN)
 
 
 def draw(key: Any, counter: Any, n: Any) -> Any:
-    """Integer below n: draw number ``counter`` of a stream."""
+    """Return an integer below n: draw number ``counter`` of a stream."""
     return np.int64(((mix(key + np.uint64(counter + 1) * GOLDEN) >> _S32) * np.uint64(n)) >> _S32)
 
 
-def next_pass(n: Any, active: Any, kept: Any, most: Any, whole: Any) -> tuple[Any, Any, Any]:
-    """Rows of the next pass after one over ``active`` of n, what those may hold back that stay, and ``whole``.
+def next_pass(n: Any, active: Any, n_staying: Any, largest_move: Any, full_pass_move: Any) -> tuple[Any, Any, Any]:
+    """Return the rows of the next pass, the limit of ``excess`` for rows that stay, and the move of the last full pass.
 
-    A row rests that an end of its box holds back by more than any row moved (``most``, as slopes of the dual): ``kept``
-    do not. All are visited again when the others move by a tenth of what they did in the last ``whole`` pass.
+    In a pass over ``active`` of n rows, a row rests if an end of its box holds it back by more than any row moved
+    (``largest_move``, as slopes of the dual); ``n_staying`` rows do not rest. All rows are visited again when the
+    largest move falls to a tenth of ``full_pass_move``, the largest move of the last full pass.
     """
     if active == n:
-        whole = most
-    return (n if kept == 0 or most <= AGAIN * whole else kept), most, whole
+        full_pass_move = largest_move
+    return (n if n_staying == 0 or largest_move <= AGAIN * full_pass_move else n_staying), largest_move, full_pass_move
 
 
 def make_rows(
@@ -189,9 +190,22 @@ def make_rows(
     constant: float = 0.0,
     norms: Callable[[FloatArray, float], Float64Array] | None = None,
 ) -> Rows:
-    """Rows ready for the kernels; ``X`` is used where it lies, never copied if it is contiguous.
+    """Return rows ready for the kernels; a contiguous ``X`` is never copied.
 
-    ``norms`` may do what `row_norms` does, faster.
+    Parameters
+    ----------
+    X, y
+        Rows, and their labels with a column for each model.
+    offsets
+        First row of each terminal, and the end of the last terminal.
+    ids
+        Ids of the terminals, which address their random numbers; by default their positions.
+    weight
+        Sample weights; 1 by default.
+    constant
+        Value of the feature that stands for the intercept.
+    norms
+        Faster replacement for `row_norms`.
     """
     X = np.ascontiguousarray(X)
     norm = (norms or row_norms)(X, constant)
@@ -204,7 +218,7 @@ def make_rows(
 
 
 def with_sizes(rows: Rows, sizes: IntArray) -> Rows:
-    """The same rows, of which each terminal has only the first so many yet."""
+    """Return the same rows, of which each terminal has only the first ``sizes`` yet."""
     return rows._replace(ends=fixed(rows.starts + _integers(sizes)))
 
 
@@ -224,7 +238,7 @@ def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Layout:
 
 
 def make_duals(rows: Rows) -> Duals:
-    """All dual variables at zero, nothing pending."""
+    """Return dual variables at zero, with no pending change."""
     n_terminals = len(rows.ids)
     return Duals(
         np.zeros(rows.y.shape),
@@ -236,7 +250,7 @@ def make_duals(rows: Rows) -> Duals:
 
 
 def add_in_blocks(parts: Sequence[Float64Array | None], shape: tuple[int, ...]) -> Float64Array:
-    """Sum of one station's terminals, given in id order (None: did not answer), exactly as the batch adds."""
+    """Return the sum of a station's terminals in id order with the bits of the batch; absent terminals are None."""
     total = np.zeros(shape)
     for start in range(0, len(parts), BLOCK):
         block = np.zeros(shape)
@@ -248,7 +262,7 @@ def add_in_blocks(parts: Sequence[Float64Array | None], shape: tuple[int, ...]) 
 
 
 def row_norms(X: FloatArray, constant: float) -> Float64Array:
-    """constant² + Σ_j x_j² of every row, added from left to right."""
+    """Return constant² + Σ_j x_j² of every row, added from left to right."""
     norm, step = np.empty(len(X)), max(1, _CHUNK // (X.shape[1] + 1))
     for start in range(0, len(X), step):
         part = X[start : start + step]
@@ -263,17 +277,20 @@ def _integers(array: Any) -> IntArray:
 
 
 def fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Read-only view: one array type for the compiler, whoever made the array."""
+    """Return a read-only view: the compiler then sees a single array type."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def dual_length(loss: Loss) -> int:
-    """How many numbers describe f(θ) = Σ −s L*(−θα/s): two where the conjugate is quadratic, else one for a θ."""
+    """Return the count of numbers that describe f(θ) = Σ −s L*(−θα/s).
+
+    It is 2 if the conjugate is quadratic, otherwise a number for each of `THETAS`.
+    """
     return 2 if loss.quadratic else len(THETAS)
 
 
 def dual_sums(sums: Float64Array) -> Float64Array:
-    """f(1) = Σ −L*(−α) of every row of sums."""
+    """Return f(1) = Σ −L*(−α) of every row of sums."""
     return np.asarray(sums[:, 0] - sums[:, 1] / 2.0 if sums.shape[1] == 2 else sums[:, -1])

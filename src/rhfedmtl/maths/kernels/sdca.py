@@ -1,4 +1,7 @@
-"""Dual coordinate ascent: a round of any number of terminals, in one call of compiled code (see loops.py)."""
+"""Dual coordinate ascent: a round of any number of terminals in a single call of compiled code.
+
+`compiled_kernel.py` offers these functions as a `kernel.Kernel`; `loops.py` has the inner loops.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +49,16 @@ GRAM_ROWS = 256
 
 @inlined
 def prefers_gram(n: Any, d: Any, steps: Any) -> Any:
-    """Whether H steps on n rows of d features are cheaper by their Gram matrix: the same iterates, O(n) a step.
+    """Return True if the Gram matrix makes H steps on n rows of d features cheaper: the same iterates, O(n) a step.
 
-    The matrix costs n(n + 1)/2 products, each about a fifth of a step; and a step must become cheaper. The rule
-    knows these three numbers alone, so every engine takes the same branch.
+    The matrix costs n(n + 1)/2 products, each about a fifth of a step; and a step must become cheaper. The rule depends
+    on these three numbers alone, so every engine takes the same branch.
     """
     return n <= GRAM_ROWS and d > n and 5 * steps > n * (n + 5)
 
 
 class DualWorkspace(NamedTuple):
-    """Room for the work of one terminal after the other: local model, Gram matrix, scores, deck and what comes out."""
+    """Buffers for a terminal at a time: local model, Gram matrix, scores, deck, and the results."""
 
     w: FloatArray
     gram: Float64Array
@@ -70,7 +73,7 @@ class DualWorkspace(NamedTuple):
 
 @inlined
 def _settle(duals: Any, t: Any, start: Any, stop: Any) -> None:
-    """Apply what became of the pending change: α += factor Δα. Nothing is pending afterwards."""
+    """Apply the pending change with its factor: α += factor Δα. Nothing is pending afterwards."""
     factor, n = duals.settle[t], duals.n_visited[t]
     for c in range(duals.alpha.shape[1]):
         if n == ANY:
@@ -87,17 +90,17 @@ def _settle(duals: Any, t: Any, start: Any, stop: Any) -> None:
 
 @inlined
 def _prepare(rows: Any, orders: Any, start: Any, n: Any, b: Any, by_gram: Any, workspace: Any) -> None:
-    """Copy the station's model; with a Gram matrix, make that, and the scores under the model."""
+    """Copy the station's model; with a Gram matrix, compute it and the scores under the model."""
     for c in range(workspace.w.shape[0]):
         for j in range(workspace.w.shape[1]):
             workspace.w[c, j] = orders.models[b, c, j]
     if by_gram:
-        _tabulate(rows, start, n, workspace)
+        _fill_gram(rows, start, n, workspace)
 
 
 @inlined
-def _tabulate(rows: Any, start: Any, n: Any, workspace: Any) -> None:
-    """Products of all rows with each other and with the model, constant feature included."""
+def _fill_gram(rows: Any, start: Any, n: Any, workspace: Any) -> None:
+    """Compute the products of all rows with each other and with the model, including the constant feature."""
     X, constant, last = rows.X, rows.constant, start + n - 1
     for k in range(0, n, 4):
         i = start + k
@@ -118,12 +121,12 @@ def _tabulate(rows: Any, start: Any, n: Any, workspace: Any) -> None:
 def _step(
     loss: Any, rows: Any, duals: Any, i: Any, k: Any, n: Any, per_scale: Any, by_gram: Any, workspace: Any
 ) -> Any:
-    """One coordinate step of every column for row i, the k-th of n: the dual gain, how far it moved, what is held back.
+    """Take a coordinate step of every column for row i, the k-th of n; return the dual gain, the move and the excess.
 
-    The last two, for losses with corners, are slopes of the dual: what a column's step made up for at most, and what
-    the end of the box left over at least.
+    The last two, for losses with corners, are slopes of the dual: the largest that a column's step made up for, and the
+    smallest that the end of the box left over.
     """
-    gain, moved, held = 0.0, 0.0, np.inf
+    gain, moved, excess = 0.0, 0.0, np.inf
     s = rows.weight[i]
     q = s * rows.norm[i] * per_scale
     for c in range(duals.alpha.shape[1]):
@@ -141,23 +144,23 @@ def _step(
                     add_row(s * step * per_scale, rows, i, workspace.w, c)
             if has_corners(loss):
                 moved = max(moved, q * abs(step))
-                held = min(held, abs(line(loss, a + step, y, 1.0)[0] - z - q * step))
-    return gain, moved, held
+                excess = min(excess, abs(line(loss, a + step, y, 1.0)[0] - z - q * step))
+    return gain, moved, excess
 
 
 @inlined
 def _ascend(
     loss: Any, rows: Any, duals: Any, orders: Any, t: Any, per_scale: Any, by_gram: Any, workspace: Any
 ) -> None:
-    """H coordinate steps of one terminal; changes ``duals.pending``, the local model ``w`` and the gain curve.
+    """Take H coordinate steps of a terminal; change ``duals.pending``, the local model ``w`` and the gain curve.
 
-    With a loss that has corners a pass leaves out rows that rest (`next_pass`): those that stay come first in the deck.
+    With a loss that has corners, a pass leaves out rows that rest (`next_pass`); rows that stay come first in the deck.
     """
     start, steps, uniform, deck = rows.starts[t], orders.steps[t], orders.uniform, workspace.deck
     n = rows.ends[t] - start
     key = stream(orders.seed, orders.round, rows.ids[t])
     gain, point = 0.0, 0
-    place, active, kept, most, limit, whole = 0, n, 0, 0.0, np.inf, 0.0
+    place, active, n_staying, largest_move, limit, full_pass_move = 0, n, 0, 0.0, np.inf, 0.0
     k = following = deal(key, 0, 0, n, uniform, deck)
     for h in range(steps):
         last = place + 1 == active and not uniform
@@ -165,18 +168,18 @@ def _ascend(
             following = deal(key, h + 1, place + 1, active, uniform, deck) if h + 1 < steps else k
             if h + 1 < n and not by_gram:
                 fetch_row(rows.X, start + following)
-        gained, moved, held = _step(loss, rows, duals, start + k, k, n, per_scale, by_gram, workspace)
+        gained, moved, excess = _step(loss, rows, duals, start + k, k, n, per_scale, by_gram, workspace)
         gain += gained
         if has_corners(loss) and not uniform:
-            most = max(most, moved)
-            if held <= limit:
-                deck[kept], deck[place] = deck[place], deck[kept]
-                kept += 1
+            largest_move = max(largest_move, moved)
+            if excess <= limit:
+                deck[n_staying], deck[place] = deck[place], deck[n_staying]
+                n_staying += 1
         place += 1
         if last:
             if has_corners(loss):
-                active, limit, whole = next_pass(n, active, kept, most, whole)
-            place, kept, most = 0, 0, 0.0
+                active, limit, full_pass_move = next_pass(n, active, n_staying, largest_move, full_pass_move)
+            place, n_staying, largest_move = 0, 0, 0.0
             following = deal(key, h + 1, 0, active, uniform, deck) if h + 1 < steps else k
         k = following
         if h + 1 == 1 << point and point < CURVE - 1:
@@ -188,9 +191,9 @@ def _ascend(
 
 @inlined
 def _list_changes(duals: Any, start: Any, visited: Any, c: Any, workspace: Any) -> Any:
-    """Rows of the first ``visited`` cards that changed, with their changes; returns how many.
+    """List the rows of the first ``visited`` cards that changed, with their changes; return their number.
 
-    The list ends in three that change nothing, so that it can be read in fours.
+    The list ends in three entries that change nothing, because callers read it in fours.
     """
     n = 0
     for k in range(visited):
@@ -220,8 +223,8 @@ def _collect(rows: Any, duals: Any, start: Any, visited: Any, workspace: Any, an
 
 
 @inlined
-def _remember(duals: Any, t: Any, start: Any, n: Any, visited: Any, workspace: Any) -> None:
-    """Note which rows were visited, where not all were, and put the deck in order again: only they are out of place."""
+def _record_visits(duals: Any, t: Any, start: Any, n: Any, visited: Any, workspace: Any) -> None:
+    """Record the visited rows unless all were visited, and sort the deck: only visited rows are out of place."""
     duals.n_visited[t] = visited if visited < n else ANY
     for k in range(visited):
         card = workspace.deck[k]
@@ -234,8 +237,8 @@ def _remember(duals: Any, t: Any, start: Any, n: Any, visited: Any, workspace: A
 
 
 @inlined
-def _follow(loss: Any, rows: Any, duals: Any, t: Any, profile: Any) -> None:
-    """Profile of Σ −s L*(−(α+ηΔα)/s) over η: (linear, quadratic, η_max), or its values at ``FACTORS``."""
+def _fill_profile(loss: Any, rows: Any, duals: Any, t: Any, profile: Any) -> None:
+    """Compute the profile of Σ −s L*(−(α+ηΔα)/s) over η: (linear, quadratic, η_max), or its values at ``FACTORS``."""
     for k in range(len(profile)):
         profile[k] = 0.0
     if is_quadratic(loss):
@@ -247,11 +250,11 @@ def _follow(loss: Any, rows: Any, duals: Any, t: Any, profile: Any) -> None:
                 a = duals.alpha[i, c] / s
                 d = duals.pending[i, c] / s
                 if is_quadratic(loss):
-                    linear, quadratic, room = line(loss, a, rows.y[i, c], d)
+                    linear, quadratic, end = line(loss, a, rows.y[i, c], d)
                     profile[0] += s * linear
                     profile[1] += s * quadratic
-                    # α + Δα lies in the box, even where rounding puts Δα a hair outside and says there is no room.
-                    profile[2] = min(profile[2], max(room, 1.0))
+                    # α + Δα lies in the box, even if rounding puts Δα slightly outside and η_max below 1.
+                    profile[2] = min(profile[2], max(end, 1.0))
                 else:
                     for k in range(len(FACTORS)):
                         profile[k] -= s * conjugate(loss, a + FACTORS[k] * d, rows.y[i, c])
@@ -259,7 +262,7 @@ def _follow(loss: Any, rows: Any, duals: Any, t: Any, profile: Any) -> None:
 
 @inlined
 def _add_profile(loss: Any, part: Any, profile: Any, block: Any) -> None:
-    """Add up the profiles of several terminals; the box of the sum is the smallest of theirs."""
+    """Add the profile of a terminal; the box of the sum is the smallest box."""
     for k in range(len(part)):
         if is_quadratic(loss) and k == 2:
             profile[block, k] = min(profile[block, k], part[k])
@@ -301,16 +304,16 @@ def _round_blocks(
                 _ascend(loss, rows, duals, orders, t, per_scale, by_gram, workspace)
                 visited = n if orders.uniform else min(n, steps)
                 _collect(rows, duals, start, visited, workspace, answers, block)
-                _remember(duals, t, start, n, visited, workspace)
+                _record_visits(duals, t, start, n, visited, workspace)
                 for k in range(CURVE):
                     answers.gains[block, k] += workspace.curve[k]
                 if len(workspace.profile):
-                    _follow(loss, rows, duals, t, workspace.profile)
+                    _fill_profile(loss, rows, duals, t, workspace.profile)
                     _add_profile(loss, workspace.profile, answers.profile, block)
 
 
-class OwnSums(NamedTuple):
-    """Room for the sums of one terminal after the other: scores of a row, losses at every point, f(θ)."""
+class SumsWorkspace(NamedTuple):
+    """Buffers for the sums of a terminal at a time: scores of a row, losses at every point, f(θ)."""
 
     scores: Float64Array
     losses: Float64Array
@@ -325,33 +328,33 @@ def _fill(table: Any, row: Any) -> None:
 
 @inlined
 def _add_losses(
-    loss: Any, rows: Any, i: Any, models: Any, station: Any, n_stations: Any, points: Any, own: Any
+    loss: Any, rows: Any, i: Any, models: Any, station: Any, n_stations: Any, points: Any, workspace: Any
 ) -> None:
     """Add the losses of row i at every point."""
     columns = rows.y.shape[1]
     for c in range(columns):
         for m in range(points.shape[1]):
-            own.scores[m] = score(rows, i, models, (m * n_stations + station) * columns + c)
+            workspace.scores[m] = score(rows, i, models, (m * n_stations + station) * columns + c)
         for k in range(points.shape[0]):
             z = 0.0
             for m in range(points.shape[1]):
-                z += points[k, m] * own.scores[m]
-            own.losses[0, k] += rows.weight[i] * value(loss, z, rows.y[i, c])
+                z += points[k, m] * workspace.scores[m]
+            workspace.losses[0, k] += rows.weight[i] * value(loss, z, rows.y[i, c])
 
 
 @inlined
-def _add_dual(loss: Any, rows: Any, duals: Any, i: Any, into: Any) -> None:
+def _add_dual(loss: Any, rows: Any, duals: Any, i: Any, total: Any) -> None:
     """Add row i's part of f(θ) = Σ −s L*(−θα/s): linear and quadratic term, or its values at ``THETAS``."""
     s = rows.weight[i]
     for c in range(duals.alpha.shape[1]):
         a = duals.alpha[i, c] / s
         if is_quadratic(loss):
             linear, quadratic, _ = line(loss, 0.0, rows.y[i, c], a)
-            into[0, 0] += s * linear
-            into[0, 1] += s * quadratic
+            total[0, 0] += s * linear
+            total[0, 1] += s * quadratic
         else:
             for k in range(len(THETAS)):
-                into[0, k] -= s * conjugate(loss, THETAS[k] * a, rows.y[i, c])
+                total[0, k] -= s * conjugate(loss, THETAS[k] * a, rows.y[i, c])
 
 
 @compiled
@@ -364,11 +367,11 @@ def _sum_blocks(
     points: Any,
     losses: Any,
     dual_sums: Any,
-    own: Any,
+    workspace: Any,
     first: Any,
     last: Any,
 ) -> None:
-    """Settle, then add up each block's losses at every point, and what f(θ) is made from.
+    """Settle, then add up the losses of each block at every point, and the numbers that describe f(θ).
 
     ``models`` has a row for each (model, station, column); ``points`` combines models, a row for each point.
     """
@@ -380,30 +383,30 @@ def _sum_blocks(
             t = layout.order[place]
             start, stop = rows.starts[t], rows.ends[t]
             _settle(duals, t, start, stop)
-            _fill(own.losses, 0)
-            _fill(own.dual, 0)
+            _fill(workspace.losses, 0)
+            _fill(workspace.dual, 0)
             for i in range(start, stop):
                 if rows.weight[i] > 0.0:
-                    _add_losses(loss, rows, i, models, layout.station[block], n_stations, points, own)
-                    _add_dual(loss, rows, duals, i, own.dual)
+                    _add_losses(loss, rows, i, models, layout.station[block], n_stations, points, workspace)
+                    _add_dual(loss, rows, duals, i, workspace.dual)
             for k in range(losses.shape[1]):
-                losses[block, k] += own.losses[0, k]
+                losses[block, k] += workspace.losses[0, k]
             for k in range(dual_sums.shape[1]):
-                dual_sums[block, k] += own.dual[0, k]
+                dual_sums[block, k] += workspace.dual[0, k]
 
 
 @compiled
 def _profile_terminals(loss: Any, rows: Any, layout: Any, duals: Any, part: Any, profiles: Any) -> None:
-    """Profile of every terminal of the layout, in its order; ``part`` is room for one."""
+    """Compute the profile of every terminal of the layout, in its order; ``part`` is a buffer for a single profile."""
     for place in range(len(layout.order)):
-        _follow(loss, rows, duals, layout.order[place], part)
+        _fill_profile(loss, rows, duals, layout.order[place], part)
         for k in range(len(part)):
             profiles[place, k] = part[k]
 
 
 @compiled
 def settle(rows: Any, layout: Any, duals: Any) -> None:
-    """Apply, to every terminal of the layout, what became of its pending change."""
+    """Apply the pending change of every terminal of the layout, times its factor."""
     for t in layout.order:
         _settle(duals, t, rows.starts[t], rows.ends[t])
 
@@ -426,12 +429,12 @@ def _share_blocks(rows: Any, layout: Any, duals: Any, shares: Any, first: Any, l
 
 
 def _make_workspace(largest: int, orders: Orders, profile_length: int) -> DualWorkspace:
-    """Room for terminals of up to so many rows; tables have some more for the last rows to be done in fours."""
-    shape, room = orders.models.shape[1:], min(largest, GRAM_ROWS) + 3
+    """Return buffers for terminals of up to ``largest`` rows; tables have three extra rows for loops in fours."""
+    shape, table = orders.models.shape[1:], min(largest, GRAM_ROWS) + 3
     return DualWorkspace(
         np.empty(shape, orders.models.dtype),
-        np.empty((room, room)),
-        np.empty((shape[0], room)),
+        np.empty((table, table)),
+        np.empty((shape[0], table)),
         np.arange(largest),
         np.empty(largest + 3, np.int64),
         np.empty(largest + 3),
@@ -451,9 +454,9 @@ def run_round(
     profile_length: int = 0,
     threads: int = 1,
 ) -> Answers:
-    """One BS iteration of all terminals with steps > 0; returns the sums of each station.
+    """Run a BS iteration of all terminals with steps > 0; return the sums of each station.
 
-    ``profile_length`` is 0 without a line search; with one, 3 for quadratic conjugates, else ``len(FACTORS)``.
+    ``profile_length`` is 0 without a line search; with it, 3 for quadratic conjugates, else ``len(FACTORS)``.
     """
     n_blocks, largest = len(layout.station), rows.largest
     answers = Answers(
@@ -471,7 +474,7 @@ def run_round(
         work([(0, n_blocks)])
     else:
         in_threads(threads, cuts(layout, orders.steps, math.prod(orders.models.shape[1:]), threads), work)
-    if np.array_equal(layout.starts, np.arange(n_blocks + 1)):  # each terminal alone: nothing to add up
+    if np.array_equal(layout.starts, np.arange(n_blocks + 1)):  # a single block per row: nothing to add up
         return answers
     return add_answers(answers, layout.starts, quadratic=loss.quadratic)
 
@@ -486,9 +489,9 @@ def run_sums(
     *,
     threads: int = 1,
 ) -> tuple[Float64Array, Float64Array]:
-    """Loss sums of each station at each point, and what its f(θ) is made from (`Profile` of `scaled_dual`).
+    """Return the loss sums of each station at each point, and the numbers that describe its f(θ) (`scaled_dual`).
 
-    A point is a combination of the ``models`` (m, station, column, feature); ``points`` has a row for each.
+    A point is a combination of the ``models`` (m, station, column, feature); ``points`` has a row for each point.
     """
     n_blocks = len(layout.station)
     losses = np.empty((n_blocks, len(points)))
@@ -499,16 +502,16 @@ def run_sums(
     flat = models.reshape(-1, models.shape[-1])
 
     def work(stretches: Iterable[tuple[int, int]]) -> None:
-        own = OwnSums(np.empty(len(models)), np.empty((1, len(points))), np.empty((1, dual_sums.shape[1])))
+        workspace = SumsWorkspace(np.empty(len(models)), np.empty((1, len(points))), np.empty((1, dual_sums.shape[1])))
         for first, last in stretches:
-            _sum_blocks(loss, rows, layout, duals, flat, points, losses, dual_sums, own, first, last)
+            _sum_blocks(loss, rows, layout, duals, flat, points, losses, dual_sums, workspace, first, last)
 
     in_threads(threads, parts, work)
     return add_blocks(losses, layout.starts), add_blocks(dual_sums, layout.starts)
 
 
 def run_shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array:
-    """u_t = X_tᵀα_t of every terminal in the layout, in its order: terminals × columns × features."""
+    """Return u_t = X_tᵀα_t of every terminal in the layout, in its order: terminals × columns × features."""
     columns = rows.y.shape[1]
     shares = np.zeros((len(layout.order) * columns, width))
     _share_blocks(rows, layout, duals, shares, 0, len(layout.station))
@@ -516,7 +519,7 @@ def run_shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64A
 
 
 def run_profiles(loss: Loss, rows: Rows, layout: Layout, duals: Duals, length: int) -> Float64Array:
-    """Profile of every terminal in the layout along its pending change, in its order: terminals × ``length``."""
+    """Return the profile of every terminal along its pending change, in layout order: terminals × ``length``."""
     profiles = np.empty((len(layout.order), length))
     if length:
         _profile_terminals(loss, rows, layout, duals, np.empty(length), profiles)

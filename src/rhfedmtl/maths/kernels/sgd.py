@@ -1,25 +1,26 @@
 """Stochastic gradient steps on the same rows, blocks and random numbers as coordinate ascent.
 
-A terminal starts from the matrix that its station sent, takes one step for each row it visits, and answers with
-n_t times the change of the matrix; stations divide by the samples of those who answered. The matrix has ``slots`` of
-models, one below the other (``columns`` rows each). Slot p minimises
+A terminal starts from the matrix that its station sent, takes a step for each row it visits, and answers with n_t times
+the change of the matrix; stations divide by the samples of the terminals that answered. The matrix is a stack of
+``slots``, each with a model (``columns`` rows). Slot p minimises
 
-    Σ q_p L(xᵀw_p, y) + λ/2 ‖w_p‖² + μ_p/2 ‖w_p − ref_p‖²,
+    Σ q_p L(xᵀw_p, y) + λ/2 ‖w_p‖² + μ_p/2 ‖w_p − ref_p‖².
 
-ref_p being where slot ``anchor[p]`` started, and q_p = 1 unless the slots form a mixture: then the row that follows
-them holds, in its first places, the shares π of the slots, and q_p ∝ π_p e^{−L_p} is how much slot p answers for a row.
+ref_p is the start of slot ``anchor[p]``, and q_p = 1 unless the slots form a mixture. In a mixture, the row below the
+slots holds, in its first places, the shares π of the slots, and q_p ∝ π_p e^{−L_p} is the responsibility of slot p for
+a row.
 
-With ``inner`` steps (pFedMe) slot 1 is held near slot 0 as it is now, and after every so many steps, and the last,
-slot 0 goes a share ``outer`` of the way to slot 1.
+With ``inner`` steps (pFedMe) slot 1 is anchored to the current slot 0. After every ``inner`` steps, and after the last
+step, slot 0 moves a share ``outer`` of the way to slot 1.
 
-Steps with ``control`` (SCAFFOLD, Scaffnew) are corrected: a terminal's mean gradient c_t = (1/n_t) Σ_i a_i x_i, with
-a_i in the place of its dual variables, is taken away from each gradient, and that of all, c, which comes in the rows
-below the model, is added. After H steps with gradients g_k and ρ = 1 − ηλ
+Steps with ``control`` (SCAFFOLD, Scaffnew) are corrected. Each step subtracts the terminal's mean gradient
+c_t = (1/n_t) Σ_i a_i x_i, with a_i in the place of its dual variables, and adds the mean over all terminals, c, from
+the rows below the model. After H steps with gradients g_k and ρ = 1 − ηλ
 
     c_t ← (1 − pS) c_t + p Σ_k ρ^{H−1−k} g_k,   S = Σ_k ρ^{H−1−k}.
 
-This is h_t ← h_t + (p/η)(w̄ − w_t) of ProxSkip for h_t = c_t − c, written so that it needs no other terminal; p = 1/H is
-option II of SCAFFOLD. (What regularisation adds to c_t is the same everywhere, and drops out of c_t − c.)
+This is h_t ← h_t + (p/η)(w̄ − w_t) of ProxSkip for h_t = c_t − c, in a form that needs no other terminal; p = 1/H is
+option II of SCAFFOLD. (Regularisation adds the same term to every c_t, which cancels in c_t − c.)
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ from rhfedmtl.maths.losses import Loss, slope, value
 
 
 class SgdWorkspace(NamedTuple):
-    """Room for the work of one terminal after the other.
+    """Buffers for a terminal at a time.
 
-    Matrix of models and where it started, gradients before and below them after the steps, deck, probes, q and their
-    shares, the estimates, and for corrected steps c − c_t and what rows add to c_t.
+    They hold the matrix of models and its start, the gradients before and (below them) after the steps, the deck, the
+    probes, q, the shares of slots, and the estimates. Corrected steps also need c − c_t and the part of each row in
+    c_t.
     """
 
     w: Float64Array
@@ -73,7 +75,7 @@ class SgdWorkspace(NamedTuple):
 
 @inlined
 def _responsibilities(loss: Any, rows: Any, i: Any, w: Any, slots: Any, q: Any) -> None:
-    """q_p ∝ π_p e^{−L_p}, without overflow; all 1 where there is no mixture."""
+    """Compute q_p ∝ π_p e^{−L_p} without overflow; all are 1 without a mixture."""
     n_slots, columns = len(slots.mu), rows.y.shape[1]
     if not slots.mixture:
         for p in range(n_slots):
@@ -95,7 +97,7 @@ def _responsibilities(loss: Any, rows: Any, i: Any, w: Any, slots: Any, q: Any) 
 
 @inlined
 def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, eta: Any) -> None:
-    """One gradient step of every slot for row i; of all but the first where that follows the second."""
+    """Take a gradient step of every slot for row i; the first slot is skipped if it follows the second."""
     columns = rows.y.shape[1]
     for p in range(1 if slots.inner > 0 else 0, len(slots.mu)):
         for c in range(columns):
@@ -106,14 +108,14 @@ def _step(loss: Any, rows: Any, i: Any, w: Any, start: Any, slots: Any, q: Any, 
             pull = eta * slots.mu[p]
             reference = slots.anchor[p] * columns + c
             for j in range(w.shape[1]):
-                held = w[reference, j] if slots.inner > 0 else start[reference, j]
-                w[row, j] = keep * w[row, j] + pull * held
+                target = w[reference, j] if slots.inner > 0 else start[reference, j]
+                w[row, j] = keep * w[row, j] + pull * target
             add_row(-eta * g, rows, i, w, row)
 
 
 @inlined
-def _follow(w: Any, columns: Any, rate: Any) -> None:
-    """A step of slot 0 towards slot 1."""
+def _move_common(w: Any, columns: Any, rate: Any) -> None:
+    """Move slot 0 towards slot 1."""
     for c in range(columns):
         for j in range(w.shape[1]):
             w[c, j] += rate * (w[columns + c, j] - w[c, j])
@@ -121,7 +123,7 @@ def _follow(w: Any, columns: Any, rate: Any) -> None:
 
 @inlined
 def _prepare_correction(rows: Any, t: Any, alpha: Any, workspace: Any) -> None:
-    """c − c_t, and nothing seen of any row yet."""
+    """Compute c − c_t, and clear the slopes of all rows."""
     start, stop = rows.starts[t], rows.ends[t]
     columns = rows.y.shape[1]
     for c in range(columns):
@@ -134,7 +136,7 @@ def _prepare_correction(rows: Any, t: Any, alpha: Any, workspace: Any) -> None:
 
 @inlined
 def _note_gradient(loss: Any, rows: Any, t: Any, i: Any, share: Any, workspace: Any) -> None:
-    """What the step to come, for row i, adds to c_t."""
+    """Add the part of the next step, for row i, to c_t."""
     for c in range(rows.y.shape[1]):
         g = rows.weight[i] * slope(loss, score(rows, i, workspace.w, c), rows.y[i, c])
         workspace.slopes[i - rows.starts[t], c] += share * g
@@ -142,15 +144,15 @@ def _note_gradient(loss: Any, rows: Any, t: Any, i: Any, share: Any, workspace: 
 
 @inlined
 def _correct(w: Any, drift: Any, eta: Any) -> None:
-    """Take c − c_t into a step."""
+    """Apply the correction to a step: w ← w − η (c − c_t)."""
     for c in range(drift.shape[0]):
         for j in range(drift.shape[1]):
             w[c, j] -= eta * drift[c, j]
 
 
 @inlined
-def _renew_correction(rows: Any, t: Any, steps: Any, rho: Any, slots: Any, duals: Any, workspace: Any) -> None:
-    """The change of a_i is pending; that of c_t goes below the model."""
+def _update_correction(rows: Any, t: Any, steps: Any, rho: Any, slots: Any, duals: Any, workspace: Any) -> None:
+    """Set the pending change of a_i; the change of c_t goes below the model."""
     start, stop = rows.starts[t], rows.ends[t]
     columns = rows.y.shape[1]
     p = slots.control if slots.control > 0.0 else 1.0 / steps
@@ -166,8 +168,8 @@ def _renew_correction(rows: Any, t: Any, steps: Any, rho: Any, slots: Any, duals
 
 
 @inlined
-def _choose(rows: Any, orders: Any, t: Any, steps: Any, chosen: Any) -> None:
-    """Rows for the estimates: drawn with replacement, after the draws of the steps."""
+def _draw_probes(rows: Any, orders: Any, t: Any, steps: Any, chosen: Any) -> None:
+    """Draw rows for the estimates with replacement, after the draws of the steps."""
     key = stream(orders.seed, orders.round, rows.ids[t])
     for j in range(len(chosen)):
         chosen[j] = rows.starts[t] + draw(key, steps + j, rows.ends[t] - rows.starts[t])
@@ -175,7 +177,7 @@ def _choose(rows: Any, orders: Any, t: Any, steps: Any, chosen: Any) -> None:
 
 @inlined
 def _gradient(loss: Any, rows: Any, chosen: Any, w: Any, lam: Any, gradients: Any, first: Any) -> Any:
-    """Mean loss over the ``chosen`` rows, of the first slot, and its gradient into the rows from ``first`` on."""
+    """Return the mean loss of the first slot over the ``chosen`` rows; its gradient goes to rows ``first`` and on."""
     total = 0.0
     for c in range(rows.y.shape[1]):
         for j in range(w.shape[1]):
@@ -192,7 +194,7 @@ def _gradient(loss: Any, rows: Any, chosen: Any, w: Any, lam: Any, gradients: An
 
 @inlined
 def _square(a: Any, first: Any, n: Any) -> Any:
-    """Σ a² over n rows."""
+    """Return Σ a² over n rows."""
     total = 0.0
     for c in range(first, first + n):
         for j in range(a.shape[1]):
@@ -202,7 +204,7 @@ def _square(a: Any, first: Any, n: Any) -> Any:
 
 @inlined
 def _distance(a: Any, b: Any, first: Any, n: Any) -> Any:
-    """‖a − b‖ over n rows, in b those from ``first`` on."""
+    """Return ‖a − b‖ over n rows; the rows of b start at ``first``."""
     total = 0.0
     for c in range(n):
         for j in range(a.shape[1]):
@@ -212,10 +214,10 @@ def _distance(a: Any, b: Any, first: Any, n: Any) -> Any:
 
 @inlined
 def _estimate(loss: Any, rows: Any, t: Any, slots: Any, workspace: Any) -> None:
-    """What the control of Wang et al. needs, times n_t, into ``curve``; the gradient goes below the model.
+    """Compute the estimates for the control of Wang et al., times n_t; the gradient goes below the model.
 
-    ρ = |F(w) − F(w₀)|/‖w − w₀‖, β = ‖∇F(w) − ∇F(w₀)‖/‖w − w₀‖, ‖∇F_t(w₀)‖², the same of the mean gradient that the
-    order brought (of the round before), and 1. F is the mean over the probes.
+    ``curve`` gets ρ = |F(w) − F(w₀)|/‖w − w₀‖, β = ‖∇F(w) − ∇F(w₀)‖/‖w − w₀‖, ‖∇F_t(w₀)‖², the square of the mean
+    gradient in the order (of the round before), and 1. F is the mean over the probes.
     """
     columns = rows.y.shape[1]
     n = rows.ends[t] - rows.starts[t]
@@ -235,7 +237,7 @@ def _estimate(loss: Any, rows: Any, t: Any, slots: Any, workspace: Any) -> None:
 
 @inlined
 def _descend(loss: Any, rows: Any, orders: Any, t: Any, steps: Any, eta: Any, slots: Any, workspace: Any) -> None:
-    """Gradient steps of one terminal, from ``start`` into ``w``."""
+    """Take the gradient steps of a terminal, from ``start`` into ``w``."""
     first = rows.starts[t]
     n = rows.ends[t] - first
     for k in range(n):
@@ -256,7 +258,7 @@ def _descend(loss: Any, rows: Any, orders: Any, t: Any, steps: Any, eta: Any, sl
         if slots.control >= 0.0:
             _correct(workspace.w, workspace.drift, eta)
         if slots.inner > 0 and ((h + 1) % slots.inner == 0 or h + 1 == steps):
-            _follow(workspace.w, rows.y.shape[1], slots.outer)
+            _move_common(workspace.w, rows.y.shape[1], slots.outer)
     if slots.mixture and total > 0.0:
         for p in range(len(slots.mu)):
             workspace.w[len(slots.mu) * rows.y.shape[1], p] = workspace.share[p] / total
@@ -296,9 +298,9 @@ def _descend_blocks(
                 _descend(loss, rows, orders, t, steps, orders.scale[b], slots, workspace)
                 if controlled:
                     rho = 1.0 - orders.scale[b] * slots.lam
-                    _renew_correction(rows, t, steps, rho, slots, duals, workspace)
+                    _update_correction(rows, t, steps, rho, slots, duals, workspace)
                 if probed:
-                    _choose(rows, orders, t, steps, workspace.chosen)
+                    _draw_probes(rows, orders, t, steps, workspace.chosen)
                     _estimate(loss, rows, t, slots, workspace)
                     for k in range(CURVE):
                         answers.gains[block, k] += workspace.curve[k]
@@ -308,7 +310,7 @@ def _descend_blocks(
 
 
 def _make_workspace(largest: int, columns: int, shape: tuple[int, ...], slots: Slots) -> SgdWorkspace:
-    """An empty workspace for terminals of up to so many rows, and models of this shape."""
+    """Return buffers for terminals of up to ``largest`` rows, and models of this shape."""
     return SgdWorkspace(
         np.empty(shape),
         np.empty(shape),
@@ -326,7 +328,7 @@ def _make_workspace(largest: int, columns: int, shape: tuple[int, ...], slots: S
 def run_round(
     loss: Loss, rows: Rows, layout: Layout, duals: Duals, orders: Orders, slots: Slots, *, threads: int = 1
 ) -> Answers:
-    """One BS iteration of all terminals with steps > 0; Σ_t n_t (w_t − w) of each station."""
+    """Run a BS iteration of all terminals with steps > 0; return Σ_t n_t (w_t − w) of each station."""
     n_blocks, shape = len(layout.station), orders.models.shape[1:]
     answers = Answers(np.zeros((n_blocks, *shape)), np.zeros((n_blocks, CURVE)), np.empty((n_blocks, 0)))
     orders = orders._replace(models=np.ascontiguousarray(orders.models, dtype=np.float64))
