@@ -1,1 +1,1 @@
-"""Learning methods: what a terminal computes, how a base station merges, how the cloud couples."""
+"""Learning methods: the work of a terminal, the merge at a base station, the coupling at the cloud."""

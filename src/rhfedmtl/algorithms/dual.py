@@ -1,6 +1,6 @@
-"""Methods that learn by dual coordinate ascent: a loss, a relationship between tasks, and a way to merge.
+"""Methods that learn by dual coordinate ascent: a loss, a relationship between tasks, and a merge.
 
-HFedMTL, RHFedMTL, CoCoA, MOCHA and local models are all settings of this one method.
+HFedMTL, RHFedMTL, CoCoA, MOCHA and local models are all settings of this method.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rhfedmtl.maths.relationships import MeanRegularised, Relationship
 
 @dataclass(frozen=True)
 class DualMethod(Method):
-    """A loss, a relationship between the tasks, and a way to merge. U_b = Σ_t X_tᵀα_t."""
+    """A loss, a relationship between the tasks, and a merge. U_b = Σ_t X_tᵀα_t."""
 
     relationship: Relationship = field(default_factory=MeanRegularised)
     merge: Merge = field(default_factory=Auto)
@@ -28,21 +28,21 @@ class DualMethod(Method):
 
     @property
     def task_coupling(self) -> Relationship:
-        """The relationship of the joint problem."""
+        """Relationship of the joint problem."""
         return self.relationship
 
     def hidden(self, channel: Channel) -> Self:
-        """The same through a channel that adds noise, merged by adding."""
+        """Return the method with a channel that adds noise, merged by adding."""
         return replace(self, channel=channel, merge=self.merge if type(self.merge) is Add else Add())
 
     @property
     def adapts(self) -> bool:
-        """Whether the solver may change in the course of a run; passes need rows drawn without replacement."""
+        """True if the solver may change during a run; its passes need rows drawn without replacement."""
         return isinstance(self.merge, Auto) and not self.uniform
 
     @property
     def profile_length(self) -> int:
-        """How many numbers describe a terminal's dual sum along its update."""
+        """Count of numbers that describe a terminal's dual sum along its update."""
         if not self.merge.line_search:
             return 0
         return 3 if self.loss.quadratic else len(FACTORS)
@@ -50,39 +50,39 @@ class DualMethod(Method):
     def work(
         self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1
     ) -> Answers:
-        """Coordinate steps: X_tᵀΔα_t, and the gain along the steps."""
+        """Take coordinate steps; return X_tᵀΔα_t and the gain along the steps, summed by station."""
         return kernel.ascend(
             self.loss, rows, layout, duals, orders, profile_length=self.profile_length, threads=threads
         )
 
     def profiles(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals) -> FloatArray:
-        """Dual sums along Δα."""
+        """Return dual sums along Δα."""
         return kernel.profiles(self.loss, rows, layout, duals, self.profile_length)
 
     def shares(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, width: int) -> FloatArray:
-        """u_t = X_tᵀα_t."""
+        """Return u_t = X_tᵀα_t."""
         return kernel.shares(rows, layout, duals, width)
 
     def kept(self, delta: FloatArray, factor: float) -> FloatArray:
-        """All of it: U_b = Σ_t u_t at all times."""
+        """Return the full merged update: U_b = Σ_t u_t at all times."""
         return factor * delta
 
     def start(self, U: FloatArray, n: Any, center: FloatArray) -> FloatArray:
-        """An anchor changes the model, not U."""
+        """Return U: an anchor changes the model, not U."""
         return U
 
     def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any, origin: Any = 0.0) -> FloatArray:
-        """w_b = c_b + v_b/λ_b, with v_b as the cloud knows it."""
+        """Return w_b = c_b + v_b/λ_b, with the cloud's value of v_b."""
         return np.asarray(center + (self.channel.reported(self.report(U, n)) - origin) / wide(lam))
 
     def report(self, U: FloatArray, n: Any) -> FloatArray:
-        """v_b = U_b/n_b."""
+        """Return v_b = U_b/n_b."""
         return np.asarray(U / wide(np.maximum(n, 1)))
 
     def scale(self, lam: float, n: float, members: int, number: int) -> float:
-        """λ_b n_b/σ′."""
+        """Return λ_b n_b/σ′."""
         return lam * max(n, 1.0) / self.merge.sigma(members)
 
     def factor(self, arrived: Arrived) -> float:
-        """Return the factor of the merge; 1 in a gradient round, which replaces all duals."""
-        return 1.0 if arrived.gradient else self.merge.factor(arrived)
+        """Return the factor of the merge; a gradient (λ_b = ∞) replaces the previous update, so its factor is 1."""
+        return 1.0 if math.isinf(arrived.scale) else self.merge.factor(arrived)

@@ -1,4 +1,4 @@
-"""How a base station merges the updates that arrived in time: the factor that it applies to their sum.
+"""Merges: rules for the factor that a base station applies to the sum of the updates that arrived in time.
 
 Terminals scale their Δα by the same factor, so U_b = Σ_t X_tᵀα_t stays true.
 """
@@ -20,10 +20,7 @@ CHOICES = (AUTO, ASCENT, NEWTON)
 
 
 class Arrived(NamedTuple):
-    """What a station knows when it merges: R answers, their sum Δ, its model, λ_b n_b, the profile, R's samples.
-
-    ``gradient`` is true in a gradient round.
-    """
+    """Input of a merge: R answers, their sum Δ, the station's model, λ_b n_b, the profile, and R's samples."""
 
     answers: int
     delta: npt.NDArray[np.float64]
@@ -35,46 +32,46 @@ class Arrived(NamedTuple):
 
 
 class Merge(Protocol):
-    """A rule for merging. ``line_search`` asks terminals for the profile of their dual sum along Δα."""
+    """Interface of a merge. ``line_search`` requests from terminals the profile of their dual sum along Δα."""
 
     @property
     def line_search(self) -> bool:
-        """Whether terminals must report the profile."""
+        """True if terminals must report the profile."""
 
     def sigma(self, n_terminals: int) -> float:
-        """σ′ of the terminals' subproblems: how strongly they expect others to move the same way."""
+        """Return σ′ of the terminals' subproblems: how strongly they expect others to move the same way."""
 
     def factor(self, arrived: Arrived) -> float:
-        """Factor on the sum of updates."""
+        """Return the factor on the sum of updates."""
 
 
 @dataclass(frozen=True)
 class Average:
-    """Mean of the updates (CoCoA, and the paper): safe by concavity, also when some do not arrive."""
+    """Mean of the updates (CoCoA, and the paper): safe by concavity, even if some updates do not arrive."""
 
     line_search: ClassVar[bool] = False
 
     def sigma(self, n_terminals: int) -> float:
-        """Each terminal solves its own problem as if alone."""
+        """Return 1: each terminal solves its problem without regard to others."""
         return 1.0
 
     def factor(self, arrived: Arrived) -> float:
-        """1/R."""
+        """Return 1/R."""
         return 1.0 / arrived.answers
 
 
 @dataclass(frozen=True)
 class Add:
-    """Sum of cautious updates (CoCoA+): terminals reckon with σ′ = N_b."""
+    """Sum of cautious updates (CoCoA+): terminals assume σ′ = N_b."""
 
     line_search: ClassVar[bool] = False
 
     def sigma(self, n_terminals: int) -> float:
-        """N_b: safe whatever the others do; a station may be without terminals for a while."""
+        """Return N_b: safe for any updates of the others. A station without terminals gets 1."""
         return float(max(n_terminals, 1))
 
     def factor(self, arrived: Arrived) -> float:
-        """Apply the whole sum."""
+        """Return 1: the station applies the full sum."""
         return 1.0
 
 
@@ -85,28 +82,28 @@ class LineSearch:
     line_search: ClassVar[bool] = True
 
     def sigma(self, n_terminals: int) -> float:
-        """As for the average."""
+        """Return 1, like `Average`."""
         return 1.0
 
     def factor(self, arrived: Arrived) -> float:
-        """Maximise profile(η) − η wᵀΔ − η²‖Δ‖²/(2λn)."""
+        """Return the maximiser of profile(η) − η wᵀΔ − η²‖Δ‖²/(2λn)."""
         slope = float(np.sum(arrived.model * arrived.delta))
         curvature = float(np.sum(arrived.delta * arrived.delta)) / arrived.scale
         if len(arrived.profile) == 3:
-            linear, quadratic, room = (float(x) for x in arrived.profile)
-            bend = quadratic + curvature
-            if bend > 0.0:
-                return min(max((linear - slope) / bend, 0.0), room)
-            # A straight profile (hinge, on rows that are zero): as far as the box allows, or nowhere.
-            return room if linear > slope and np.isfinite(room) else 0.0
+            linear, quadratic, end = (float(x) for x in arrived.profile)
+            total_curvature = quadratic + curvature
+            if total_curvature > 0.0:
+                return min(max((linear - slope) / total_curvature, 0.0), end)
+            # A linear profile (hinge, zero rows) is largest at an end of the box.
+            return end if linear > slope and np.isfinite(end) else 0.0
         gains = arrived.profile - slope * FACTORS - curvature * FACTORS**2 / 2.0
         return _best_on_grid(gains, 1.0 / arrived.answers)
 
 
 def _best_on_grid(gains: npt.NDArray[np.float64], average: float) -> float:
-    """Best factor of the grid, unless the average might be better: then the average.
+    """Return the best factor of the grid, or the average's factor if that might be better.
 
-    Between two grid points a concave function lies below the chords of the neighbouring intervals, extended.
+    Between two grid points a concave function lies below the extended chords of the neighbouring intervals.
     """
     inside = np.isfinite(gains)
     factors, gains = FACTORS[inside], gains[inside]
@@ -125,14 +122,14 @@ def _best_on_grid(gains: npt.NDArray[np.float64], average: float) -> float:
 
 @dataclass(frozen=True)
 class Auto(Add):
-    """As `Add`; a run may also take quasi-Newton steps on the joint problem.
+    """`Add` in a run that may also take quasi-Newton steps on the joint problem.
 
-    ``solver`` is "dual-ascent", "quasi-newton" or "auto": in every round the solver that promises more.
+    ``solver`` is "dual-ascent", "quasi-newton" or "auto": in every round the solver with the larger expected gain.
     """
 
     solver: str = AUTO
 
     def __post_init__(self) -> None:
-        """Refuse other solvers."""
+        """Raise ConfigError for other solvers."""
         if self.solver not in CHOICES:
             raise ConfigError(f"solver {self.solver!r}: take {', '.join(CHOICES)}{nearest(self.solver, CHOICES)}")

@@ -1,8 +1,8 @@
-"""What a method must say so that roles and engines can carry it out: what terminals compute, how stations merge.
+"""Interface of a method: the work of terminals and the merge at stations, for roles and engines to carry out.
 
 A station keeps a matrix U of ``rows`` × features, a terminal answers an order with a matrix of the same shape, and
-merging is U += factor · Σ answers, whatever the method. What U means, the model that orders carry, and what goes up to
-the cloud and comes down from it, is up to the method.
+merging is U += factor · Σ answers for every method. The method defines the meaning of U, the model that orders carry,
+and the reports to the cloud and the anchors from it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class Sent(NamedTuple):
-    """Updates as a channel sends them, one for each terminal: terminals × rows × features.
+    """Updates in the form in which a channel sends them: terminals × rows × features.
 
-    ``factor`` is what the channel did to each terminal's Δα. ``residual`` is what the terminal would keep back if its
-    update were applied wholly; None where a channel keeps nothing back.
+    ``factor`` is the factor that the channel applied to each terminal's Δα. ``residual`` is the part that the terminal
+    would keep back if its update were applied in full; None if the channel keeps nothing back.
     """
 
     delta: FloatArray
@@ -41,12 +41,14 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Channel:
-    """What happens to updates and models between terminals and station. This one changes nothing; see `roles.channel`.
+    """Transformation of updates and models between terminals and station; this class changes nothing.
 
-    ``dtype`` is how the numbers of an update cross the wire, ``model_dtype`` those of a model, ``report_dtype`` those
-    of a station's report, ``moments_dtype`` (float64 or float32) those of moments and scaling; without ``tells_gains``
-    the gain curve is zeros; with ``sums_only`` a station sees sums, and nothing of one terminal; ``noised`` sums are
-    hidden in noise. A channel is without state: what is kept from one message to the next is handed in and out.
+    `roles.channel` has the others. ``dtype`` is the type of an update's numbers on the wire, ``model_dtype`` of a
+    model's, ``report_dtype`` of a station report's, ``moments_dtype`` (float64 or float32) of moments and scaling.
+    Without ``tells_gains`` the gain curve is zeros. With ``sums_only`` a station sees sums, and nothing of a single
+    terminal. ``noised`` sums are hidden in noise.
+
+    A channel has no state: callers pass the residuals from each message to the next.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
@@ -61,68 +63,68 @@ class Channel:
 
     @property
     def for_gradients(self) -> Channel:
-        """The channel of updates of a gradient round: a search needs more of their digits."""
+        """Channel of updates with λ_b = ∞: a search needs more digits of gradients."""
         return self
 
     @property
     def price(self) -> float:
-        """What an update tells of its terminal, as μ² of Gaussian privacy."""
+        """Privacy loss of a terminal by an update, as μ² of Gaussian privacy."""
         return math.inf
 
     @property
     def sealed(self) -> bool:
-        """Whether no share goes into a sum, or out of it, by itself: the difference would be the share."""
+        """True if no share enters or leaves a sum alone: the difference of two sums would reveal it."""
         return self.sums_only or self.noised
 
     @property
     def least(self) -> int:
-        """Terminals that must have answered for a round to count."""
+        """Minimum number of terminals that must answer for a round to count."""
         return 1
 
     @property
     def summed(self) -> int:
-        """Terminals that every sum hides; 0 where updates are told one by one."""
+        """Minimum number of terminals that every sum hides; 0 if stations see single updates."""
         return self.least if self.sums_only else 0
 
     def masked_among(self, members: npt.NDArray[np.int64]) -> int:
-        """Terminals of the largest station, by which masks are charged; 0 where there are none."""
+        """Return the number of terminals of the largest station, which sets the price of masks; 0 without masks."""
         return int(members.max(initial=0)) if self.sums_only else 0
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
-        """What is sent of these updates, with what each terminal kept back before."""
+        """Return these updates in the form in which they are sent; ``residual`` is the part kept back so far."""
         return Sent(delta, np.ones(len(delta)))
 
-    def models(self, wanted: FloatArray, told: FloatArray) -> FloatArray:
-        """What stations, one in each row, send of these models to terminals that were told others before."""
-        return wanted
+    def models(self, target: FloatArray, current: FloatArray) -> FloatArray:
+        """Return the models that stations (a row each) send to terminals that hold ``current``."""
+        return target
 
     def reported(self, v: FloatArray) -> FloatArray:
-        """What stations tell the cloud of v, and make their own models from, so that both know the same."""
+        """Return v as stations report it; they make their own models from the same numbers as the cloud."""
         with np.errstate(over="ignore"):  # the cloud refuses what is not finite
             return v.astype(self.report_dtype, copy=False).astype(np.float64, copy=False)
 
     def counted(self, values: FloatArray) -> FloatArray:
-        """Numbers other than updates, of one terminal in each row, as they are added up."""
+        """Return numbers other than updates, a terminal in each row, in the form in which they are added up."""
         return values
 
     def received(self, total: FloatArray, address: tuple[int, ...] | None, answers: int) -> FloatArray:
-        """What the station makes of the sum of so many updates.
+        """Return the station's value for the sum of this many updates.
 
-        What it draws for that has an address (seed, round, station), or none.
+        Random numbers for it have the address (seed, round, station), or no address.
         """
         return total
 
     def noise_variance(self, answers: npt.ArrayLike) -> FloatArray:
-        """Of each number in the sum of so many updates."""
+        """Return the variance of each number in the sum of this many updates."""
         return np.zeros(np.shape(answers))
 
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A loss, and how it is learned; how much work to do is the policy's business.
+    """A loss and a way to learn it; the policy decides how much work to do.
 
     ``uniform`` draws rows with replacement instead of in passes over a shuffled deck. Functions that take ``U`` and
-    ``n`` work on one station or on all of them at once (a leading axis of stations).
+    ``n`` work on a single station or on all stations at once (a leading axis of stations).
     """
 
     loss: Loss = field(default_factory=SmoothedHinge)
@@ -131,101 +133,104 @@ class Method(ABC):
     channel: Channel = field(default_factory=Channel, kw_only=True)
 
     has_duals: ClassVar[bool] = False
-    """Whether U_b = Σ_t X_tᵀα_t, with α in the dual box of the loss; else sums of α mean nothing to a certificate."""
+    """True if U_b = Σ_t X_tᵀα_t, with α in the dual box of the loss; else sums of α mean nothing to a certificate."""
 
     def __post_init__(self) -> None:
-        """Refuse a loss whose parameters make no sense."""
+        """Raise ConfigError for a loss with invalid parameters."""
         check_loss(self.loss)
 
     @property
     def task_coupling(self) -> Relationship | None:
-        """The relationship with which the method couples tasks, if it couples them."""
+        """Relationship by which the method couples tasks, if it couples them."""
         return None
 
     def hidden(self, channel: Channel) -> Self:
-        """The same through a channel that adds noise, merged so that nothing but the noisy sum has a say."""
+        """Return the method with a channel that adds noise, and with a merge that uses only the noisy sum."""
         return replace(self, channel=channel)
 
     @property
     def tells_residual(self) -> bool:
-        """Whether a certificate has to count what the channel keeps back."""
+        """True if a certificate must count the part that the channel keeps back."""
         return self.has_duals and self.channel.keeps_residual
 
     @property
     def profile_length(self) -> int:
-        """How many numbers a terminal adds to its answer for the merge."""
+        """Count of numbers that a terminal adds to its answer for the merge."""
         return 0
 
     def rows(self, columns: int) -> int:
-        """Rows of U for so many columns of labels."""
+        """Return the number of rows of U for this many columns of labels."""
         return columns
 
     def shared_rows(self, columns: int) -> int:
-        """Rows that travel between station and cloud: the first so many."""
+        """Return the number of rows that travel between station and cloud: the first rows of U."""
         return columns
 
     @abstractmethod
     def work(
         self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1
     ) -> Answers:
-        """One round of all terminals with steps > 0; the sums of each station."""
+        """Run a round of all terminals with steps > 0; return the sums of each station."""
 
     @property
     def masked_profile(self) -> npt.NDArray[np.bool_]:
-        """Which numbers of a profile are added up where sums are masked: those of factors up to 1, in every box."""
+        """Mask of the profile numbers that masked sums add up: factors up to 1, which lie in every box."""
         if self.loss.quadratic:
-            return np.arange(self.profile_length) < 2  # the third, the way out of the box, is a least one and no sum
+            return np.arange(self.profile_length) < 2  # the third, η_max, is a minimum and not a sum
         return FACTORS[: self.profile_length] <= 1.0
 
     def told_profile(self, profile: FloatArray) -> FloatArray:
-        """Profiles, of one terminal in each row, as they are added up: under masks a factor of 1 is the largest."""
+        """Return profiles, a terminal in each row, in the form in which they are added up.
+
+        Under masks the largest factor is 1.
+        """
         if not (self.channel.sums_only and self.profile_length):
             return profile
         beyond = 1.0 if self.loss.quadratic else -np.inf
         return np.where(self.masked_profile, self.channel.counted(profile), beyond)
 
     def profiles(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals) -> FloatArray:
-        """What each terminal of the layout adds to its answer for the merge, along its pending change."""
+        """Return the numbers for the merge along the pending change of each terminal of the layout."""
         return np.empty((len(layout.order), 0))
 
     @abstractmethod
     def shares(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, width: int) -> FloatArray:
-        """What each terminal of the layout has in its station's U, and takes with it when it leaves."""
+        """Return the part of each terminal in its station's U, which it takes along when it leaves."""
 
     @abstractmethod
     def kept(self, delta: FloatArray, factor: float) -> FloatArray | None:
-        """What an update that was merged by ``factor`` adds to its terminal's share; None for nothing."""
+        """Return the change of a terminal's share when its update is merged by ``factor``; None for no change."""
 
     def settled(self, factor: Any) -> Any:
-        """Factor on a terminal's pending change of its duals, once its update was merged by ``factor``."""
+        """Return the factor on a terminal's pending dual change after its update was merged by ``factor``."""
         return factor
 
     @abstractmethod
     def start(self, U: FloatArray, n: Any, center: FloatArray) -> FloatArray:
-        """U at the start of a server iteration, with the anchor that came from the cloud."""
+        """Return U at the start of a server iteration, with the anchor that came from the cloud."""
 
     def merged(self, U: FloatArray, delta: FloatArray, factor: Any, center: FloatArray) -> FloatArray:
-        """U after a round, from the sum of the updates that arrived; a factor of 0 means none."""
+        """Return U after a round, from the sum of the updates that arrived; a factor of 0 means no update."""
         return np.asarray(U + wide(factor) * delta)
 
     @abstractmethod
     def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any, origin: Any = 0.0) -> FloatArray:
-        """Model that orders carry: to the bit the centre, where `report` gives the origin or λ is ∞."""
+        """Return the model that orders carry; if `report` gives the origin, it is the centre to the bit."""
 
     @abstractmethod
     def report(self, U: FloatArray, n: Any) -> FloatArray:
-        """What a station tells the cloud."""
+        """Return a station's report to the cloud."""
 
     @abstractmethod
     def scale(self, lam: float, n: float, members: int, number: int) -> float:
-        """The positive number that orders of round ``number`` carry."""
+        """Return the positive number that orders of round ``number`` carry."""
 
     @abstractmethod
     def factor(self, arrived: Arrived) -> float:
-        """Factor on the sum of updates."""
+        """Return the factor on the sum of updates."""
 
     def check(self, federation: Federation) -> None:
-        """Refuse data that this loss cannot learn from; names the task and terminal of the first bad row."""
+        """Raise DataError for data that this loss cannot learn; the message names the first bad row."""
         if self.loss.classifier and federation.kind == "regression":
             raise DataError(
                 f"{type(self.loss).__name__} needs classes, but the labels of {federation.origin.name!r} are "
@@ -235,7 +240,7 @@ class Method(ABC):
         empty = np.flatnonzero(np.diff(federation.terminal_offsets) == 0)
         if len(empty):
             task = names[federation.terminal_task[empty[0]]]
-            raise DataError(f"terminal {empty[0]} of task {task!r} has no rows: leave it out, or give it at least one")
+            raise DataError(f"terminal {empty[0]} of task {task!r} has no rows: leave it out, or give it a row")
         few = np.flatnonzero(np.diff(federation.task_offsets) < self.channel.least)
         if self.channel.least > 1 and len(few):
             raise DataError(
@@ -257,13 +262,13 @@ class Method(ABC):
     def check_terminal(
         self, terminal: int, X: npt.NDArray[Any], y: npt.NDArray[Any], weight: npt.NDArray[Any] | None
     ) -> None:
-        """Refuse rows of one terminal that this loss cannot learn from; ``y`` has a column for each model."""
+        """Raise DataError for rows of a terminal that this loss cannot learn; ``y`` has a column for each model."""
 
         def where(row: int) -> str:
             return f" of terminal {terminal}"
 
         if len(X) == 0:
-            raise DataError(f"terminal {terminal} has no rows: leave it out, or give it at least one")
+            raise DataError(f"terminal {terminal} has no rows: leave it out, or give it a row")
         if X.ndim != 2 or y.ndim != 2 or len(y) != len(X):
             raise DataError(
                 f"terminal {terminal} has rows of shape {X.shape} and labels of {y.shape}: two tables needed"
@@ -279,7 +284,7 @@ class Method(ABC):
 
 
 def wide(x: Any) -> Any:
-    """A number as it is, numbers of all stations as a column before rows and features."""
+    """Return a number unchanged, and numbers of all stations as an array that broadcasts over rows and features."""
     return x[:, None, None] if np.ndim(x) else x
 
 

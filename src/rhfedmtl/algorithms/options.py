@@ -1,7 +1,8 @@
-"""What a user may say about learning, in plain values, and how it becomes objects.
+"""Settings of learning in plain values, and the objects that they describe.
 
-Options that all algorithms may have are fields of `Options`; those that belong to some entries of a registry are
-declared there (`rhfedmtl.registry.Option`), and stand beside the fields wherever options are read, written or shown.
+Options of all algorithms are fields of `Options`. Entries of a registry may declare further options
+(`rhfedmtl.registry.Option`), which appear next to the fields wherever options are read, written or shown. Commands,
+estimators and networks build their algorithms with this module; it never trains.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ DECLARING: dict[str, Registry[Any]] = {
     "cloud_rounds": POLICIES,
     "own": ALGORITHMS,
 }
-"""Registries whose entries may have options of their own, by the field after which these stand."""
+"""Registries whose entries may declare options, by the field after which these options appear."""
 
 
 AUTO = "auto"
-"""A weight that is to be chosen on training rows."""
+"""Value of a weight that training rows will choose."""
 USUAL = {"lambda1": LAMBDA1, "lambda2": LAMBDA2}
-"""Weights where none are given or chosen."""
+"""Default weights, until the user sets them or training rows choose them."""
 
 
 @dataclass(frozen=True)
 class Options:
     """Settings of all algorithms; None leaves a choice to the algorithm or to the data.
 
-    A weight may be ``auto``: it is as usual until it is chosen (`selection.weights`). So is λ2 that is None, where it
-    can be chosen. ``own`` holds those that entries declare, where they are not as declared.
-    `of` takes both kinds by name.
+    A weight may be ``auto``: it has its default until it is chosen (`selection.weights`). The same holds for λ2 = None,
+    if λ2 can be chosen. ``own`` holds the declared options that differ from their defaults. `of` takes both kinds by
+    name.
     """
 
     loss: str | None = None
@@ -65,23 +66,22 @@ class Options:
     own: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse options that nobody declares, and forget those that are as declared."""
-        known = declared()
+        """Raise ConfigError for options without a declaration, and drop options with their default value."""
+        options = declared()
         for name in self.own:
-            if name not in known:
+            if name not in options:
                 raise ConfigError(f"unknown option {name!r} of learning{nearest(name, option_kinds())}")
-        told = {
-            name: self.own[name] for name, each in known.items() if self.own.get(name, each.default) != each.default
-        }
-        object.__setattr__(self, "own", told)
+        defaults = {name: option.default for name, option in options.items()}
+        changes = {name: self.own[name] for name, value in defaults.items() if self.own.get(name, value) != value}
+        object.__setattr__(self, "own", changes)
 
     @classmethod
     def of(cls, **values: Any) -> Options:
-        """Options from plain values by name."""
+        """Return options from plain values by name."""
         return cls().changed(**values)
 
     def changed(self, **values: Any) -> Options:
-        """The same with other values."""
+        """Return a copy with other values."""
         fixed = {name: values.pop(name) for name in list(values) if name in COMMON}
         return replace(self, **fixed, own={**self.own, **values})
 
@@ -89,40 +89,43 @@ class Options:
         return getattr(self, name) if name in COMMON else self.own.get(name, declared()[name].default)
 
     def given(self) -> list[str]:
-        """Names of the settings that are not as if they had never been set."""
+        """Return the names of the settings that differ from their defaults."""
         return [name for name in COMMON if self[name] != DEFAULTS[name]] + list(self.own)
 
     def without(self, names: Iterable[str]) -> Options:
-        """The same with these settings as if they had never been set."""
+        """Return a copy with these settings at their defaults."""
         unset = set(names)
         common = {name: DEFAULTS[name] for name in COMMON if name in unset}
         return replace(self, **common, own={name: value for name, value in self.own.items() if name not in unset})
 
     def to_dict(self) -> dict[str, Any]:
-        """All in plain values: those that the library's entries declare too, those of other packages where given."""
+        """Return all settings as plain values.
+
+        Options that other packages declare are included only if they are set.
+        """
         flat: dict[str, Any] = {}
-        for each in fields(self):
-            flat |= {each.name: self[each.name]} if each.name in COMMON else {}
-            if each.name in DECLARING:
-                known = DECLARING[each.name]
-                mine = {option.name: None for name in known if name in known.own for option in known[name].options}
-                flat |= {name: self[name] for name in mine}
+        for part in fields(self):
+            flat |= {part.name: self[part.name]} if part.name in COMMON else {}
+            if part.name in DECLARING:
+                registry = DECLARING[part.name]
+                library = [registry[name] for name in registry if name in registry.own]
+                flat |= {option.name: self[option.name] for entry in library for option in entry.options}
         return {**flat, **self.own}
 
     to_plain = to_dict
 
     @classmethod
     def from_plain(cls, table: dict[str, Any]) -> Options:
-        """What `to_plain` gave; what is as if it had never been set counts as such. Unknown names are passed over."""
-        known = {**DEFAULTS, **{name: option.default for name, option in declared().items()}}
-        return cls.of(**{name: value for name, value in table.items() if name in known and value != known[name]})
+        """Return options from the result of `to_plain`; default values count as unset. Unknown names are ignored."""
+        defaults = {**DEFAULTS, **{name: option.default for name, option in declared().items()}}
+        return cls.of(**{name: value for name, value in table.items() if name in defaults and value != defaults[name]})
 
-    def told(self, **arguments: str) -> dict[str, Any]:
-        """Arguments whose option has a value: ``told(pull="mu")`` is ``{"pull": μ}``, or nothing where μ is None."""
-        return {name: self[option] for name, option in arguments.items() if self[option] is not None}
+    def arguments(self, **names: str) -> dict[str, Any]:
+        """Return the arguments whose option has a value: ``arguments(pull="mu")`` is ``{"pull": μ}`` or ``{}``."""
+        return {name: self[option] for name, option in names.items() if self[option] is not None}
 
     def sgd(self, kind: str) -> dict[str, Any]:
-        """Settings that all methods by gradient steps share."""
+        """Return the settings that all gradient methods share."""
         return {
             "loss": self.chosen_loss(kind),
             "intercept": self.intercept,
@@ -135,7 +138,7 @@ class Options:
         }
 
     def method(self, kind: str) -> DualMethod:
-        """Method for labels of this kind (binary, classes or regression)."""
+        """Return the dual method for labels of this kind (binary, classes or regression)."""
         from rhfedmtl.algorithms.dual import DualMethod
 
         merge = MERGES[self.merge]
@@ -149,7 +152,7 @@ class Options:
         )
 
     def fixed_policy(self, station_rounds: int | None = None) -> Policy:
-        """H, K and M as given, for an algorithm that decides nothing itself."""
+        """Return the policy with fixed H, K and M, for an algorithm that decides nothing itself."""
         if self["solver"] == "quasi-newton":
             raise ConfigError("solver quasi-newton needs policy measured: take rhfedmtl, or another solver")
         if self.policy not in (None, "fixed"):
@@ -168,7 +171,7 @@ class Options:
         )
 
     def chosen_policy(self, default: str) -> Policy:
-        """Policy by name."""
+        """Return the policy by name."""
         name = default if self.policy is None else self.policy
         entry = POLICIES[name]
         if name == "fixed":
@@ -185,15 +188,16 @@ class Options:
         return entry(**self._of(entry))
 
     def in_precision(self, precision: str, *, bytes_bind: bool = False) -> Options:
-        """The same with the channel that rounds so; refused where another channel is given.
+        """Return a copy with the channel that rounds to this precision; raise ConfigError if another channel is set.
 
-        "auto" is what buys most for a byte where bytes are what is scarce (`benchmarks/bytes.py`), and exact elsewhere.
+        "auto" rounds to int8, the best value per byte (`benchmarks/bytes.py`), if bytes limit the run, and is exact
+        otherwise.
         """
         if precision == AUTO:
             precision = "int8" if bytes_bind else "float64"
         if precision not in PRECISIONS:
-            known = (*PRECISIONS, AUTO)
-            raise ConfigError(f"precision {precision}: choose from {', '.join(known)}{nearest(precision, known)}")
+            choices = (*PRECISIONS, AUTO)
+            raise ConfigError(f"precision {precision}: choose from {', '.join(choices)}{nearest(precision, choices)}")
         if precision in ("float64", self.channel):
             return self
         if self.channel != DEFAULTS["channel"]:
@@ -201,42 +205,42 @@ class Options:
         return self.changed(channel=precision)
 
     def chosen_channel(self) -> Channel:
-        """What happens to updates and models on their way."""
+        """Return the channel for updates and models."""
         channel = CHANNELS[self.channel]
         return channel(**self._of(channel))
 
     def chosen_relationship(self) -> Relationship:
-        """How tasks are coupled; for a method that couples them otherwise, the problem that it is certified for."""
+        """Return the relationship between tasks: a method with another coupling is certified for this problem."""
         relationship = RELATIONSHIPS[self.relationship]
         return relationship(self.weight("lambda1"), self.weight("lambda2"), **self._of(relationship))
 
     @property
     def auto(self) -> tuple[str, ...]:
-        """Weights that are to be chosen."""
+        """Weights that remain to be chosen."""
         return tuple(name for name in ("lambda1", "lambda2") if self[name] == AUTO)
 
     def weight(self, name: str) -> float:
-        """A weight as a number: the usual one where none is given, or it is still to be chosen."""
+        """Return a weight as a number: the default if it is not set, or not chosen yet."""
         value = USUAL[name] if self[name] in (None, AUTO) else self[name]
         if isinstance(value, str):
             raise ConfigError(f"{name}={value!r} is neither a number nor {AUTO!r}")
         return float(value)
 
     def chosen_loss(self, kind: str) -> Loss:
-        """Loss by name, or by the kind of labels."""
+        """Return the loss by name, or by the kind of labels."""
         entry = LOSSES[self.loss or ("squared" if kind == "regression" else "smoothed-hinge")]
         return entry(**self._of(entry))
 
     def _of(self, entry: Entry[Any]) -> dict[str, Any]:
-        """Values of the options that an entry declares; it is not told what is None."""
-        return self.told(**{option.name: option.name for option in entry.options})
+        """Return the values of the options that an entry declares, except None."""
+        return self.arguments(**{option.name: option.name for option in entry.options})
 
 
 PRECISIONS = ("float64", "float32", "int16", "int8")
-"""Of numbers on the wire; those that round are channels."""
+"""Types of numbers on the wire; all but float64 are channels that round."""
 LEAST_LAMBDA1 = 1e-12
-"""A problem without λ1, which gradient steps can be taken on, is certified as one with so little of it."""
-DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Options) if each.name != "own"}
+"""Smallest λ1 of a certified problem: gradient methods may set λ1 = 0, but a certificate needs λ1 > 0."""
+DEFAULTS: dict[str, Any] = {part.name: part.default for part in fields(Options) if part.name != "own"}
 COMMON = tuple(DEFAULTS)
 _WORDS = """
 actors address algorithm algorithms as_json balanced budget budgets categories certify_every checkpoint_every
@@ -247,39 +251,39 @@ scale seed seeds set small_tasks spec station_hosts station_watts stations targe
 terminal_watts terminals test_fraction test_rest test_rows threads tune workers
 """
 RESERVED = frozenset(_WORDS.split())
-"""Words of commands: an option of that name could not be told from them."""
+"""Words of commands: an option of that name would be ambiguous."""
 
 
 def declared() -> Mapping[str, Option]:
-    """Options that entries have of their own, by name; an entry that declares one unlike the others is refused."""
+    """Return the options that entries declare, by name; an entry whose declaration contradicts another is refused."""
     return _declared(*(registry.changes for registry in DECLARING.values()))
 
 
 @lru_cache(maxsize=1)
 def _declared(*_: int) -> Mapping[str, Option]:
-    known: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for registry in DECLARING.values():
         for name, entry in list(registry.items()):
             for option in entry.options:
                 if option.name in COMMON or option.name in RESERVED or not option.name.isidentifier():
-                    registry.refuse(name, f"has an option {option.name!r}: that name is taken, or none; rename it")
-                elif known.setdefault(option.name, option) != option:
+                    registry.refuse(name, f"has an option {option.name!r}: that name is taken, or invalid; rename it")
+                elif options.setdefault(option.name, option) != option:
                     registry.refuse(name, f"declares the option {option.name!r} unlike another entry: rename it")
-    return known
+    return options
 
 
 def option_kinds() -> dict[str, Any]:
-    """Type of every option, common and own, as it is annotated."""
+    """Return the annotated type of every option, common or declared."""
     hints = get_type_hints(Options)
     return {name: hints[name] for name in COMMON} | {name: option.kind for name, option in declared().items()}
 
 
 def build(name: str, options: Options, kind: str) -> Algorithm:
-    """Algorithm called ``name`` for labels of this kind; it does not see options that only other algorithms declare."""
+    """Return the algorithm ``name`` for labels of this kind, without the options that only other algorithms declare."""
     entry = ALGORITHMS[name]
-    mine = {option.name for option in entry.options}
-    seen = mine | _names(LOSSES) | _names(RELATIONSHIPS) | _names(MERGES) | _names(CHANNELS) | _names(POLICIES)
-    return entry(options.without(_names(ALGORITHMS) - seen), kind)
+    used = {option.name for option in entry.options}
+    used |= _names(LOSSES) | _names(RELATIONSHIPS) | _names(MERGES) | _names(CHANNELS) | _names(POLICIES)
+    return entry(options.without(_names(ALGORITHMS) - used), kind)
 
 
 def _names(registry: Registry[Any]) -> set[str]:
@@ -287,45 +291,45 @@ def _names(registry: Registry[Any]) -> set[str]:
 
 
 def idle(name: str, options: Options, kind: str = "binary", built: Algorithm | None = None) -> list[str]:
-    """Options that were set and that this algorithm pays no heed to: with another value it would be the same.
+    """Return the options that are set but have no effect: with another value the algorithm would be the same.
 
-    ``built`` is what the options build, where the caller has it already.
+    ``built`` is the algorithm of these options, if the caller has it already.
     """
-    shown = repr(built or build(name, options, kind))  # not all relationships compare by value, but all show it
-    return [option for option in options.given() if repr(_rebuilt(name, options, kind, option)) == shown]
+    text = repr(built or build(name, options, kind))  # some relationships do not compare by value, but all print it
+    return [option for option in options.given() if repr(_rebuilt(name, options, kind, option)) == text]
 
 
 def _rebuilt(name: str, options: Options, kind: str, option: str) -> Algorithm | None:
-    """The algorithm with another value of one option; None where it refuses that value, and so pays heed to it."""
+    """Return the algorithm with another value of an option, or None if it refuses the value, which proves an effect."""
     value: Any = options[option]
-    other: Any = f"{value}?" if isinstance(value, str) else not value
+    changed: Any = f"{value}?" if isinstance(value, str) else not value
     if isinstance(value, int | float) and not isinstance(value, bool):
-        other = value + abs(value) + 1  # another number, however large it is
+        changed = value + abs(value) + 1  # differs from any number
     try:
-        return build(name, options.changed(**{option: other}), kind)
+        return build(name, options.changed(**{option: changed}), kind)
     except ConfigError:
         return None
 
 
-def no_effect(name: str, unheeded: list[str], options: Options | None = None) -> str:
+def no_effect(name: str, names: list[str], options: Options | None = None) -> str:
     """Return the error for options that change nothing.
 
     With ``options`` the error blames the chosen loss, relationship, merge or channel if only another has the option.
     """
-    first = unheeded[0]
-    if len(unheeded) == 1 and options is not None and (owner := _other_owner(first, options)) is not None:
+    first = names[0]
+    if len(names) == 1 and options is not None and (owner := _other_owner(first, options)) is not None:
         choice, entries = owner
         ways = " or ".join(f"{choice} {entry}" for entry in entries)
         return f"{first} has no effect on {choice} {options[choice]}: leave it out, or take {ways}"
-    have, them = ("has", "it") if len(unheeded) == 1 else ("have", "them")
-    return f"{', '.join(unheeded)} {have} no effect on {name}: leave {them} out"
+    have, them = ("has", "it") if len(names) == 1 else ("have", "them")
+    return f"{', '.join(names)} {have} no effect on {name}: leave {them} out"
 
 
 def _other_owner(option: str, options: Options) -> tuple[str, list[str]] | None:
     """Return "loss", say, and the losses that have this option, if the chosen loss does not have it."""
     for choice in ("loss", "relationship", "merge", "channel"):
         registry = DECLARING[choice]
-        entries = [name for name in registry if option in {own.name for own in registry[name].options}]
+        entries = [name for name in registry if option in {declaration.name for declaration in registry[name].options}]
         if entries and options[choice] is not None and options[choice] not in entries:
             return choice, entries
     return None

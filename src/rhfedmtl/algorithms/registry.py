@@ -1,4 +1,4 @@
-"""The algorithms, merges and channels by name. A new one is one file, and its line here."""
+"""Algorithms, merges and channels, by name. To add an entry, write its file and add its line to this module."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Grid = Mapping[str, Sequence[Any]]
 
 
 def as_it_is(federation: Federation) -> Federation:
-    """The federation as it is."""
+    """Return the federation unchanged."""
     return federation
 
 
 class Algorithm(NamedTuple):
-    """What is learned, how much work is spent on it, and how the algorithm regroups tasks and terminals first."""
+    """A method, a policy for its work, and a regrouping of tasks and terminals that comes first."""
 
     method: Method
     policy: Policy
@@ -34,9 +34,10 @@ class Algorithm(NamedTuple):
 class AlgorithmEntry(Entry[Algorithm]):
     """An algorithm: called with `Options` and the kind of labels, it makes an `Algorithm`.
 
-    ``grid`` is what tuning tries, in as many candidates as for every other algorithm, with step sizes for rows of norm
-    1; ``grid_for_given_steps`` takes its place where H was set by hand, so that the trials go elsewhere. An algorithm
-    that ``decides_steps`` is not told H and K; a ``yardstick`` is not charged, knows no budget, and is solved.
+    Tuning tries the candidates of ``grid``, as many as for every other algorithm, with step sizes for rows of norm 1.
+    If the user sets H, ``grid_for_given_steps`` replaces it to spend the trials elsewhere. An algorithm that
+    ``decides_steps`` ignores H and K of the options. A ``yardstick`` pays nothing, has no budget, and runs until it is
+    solved.
     """
 
     grid: Grid = field(default_factory=dict, kw_only=True)
@@ -46,7 +47,7 @@ class AlgorithmEntry(Entry[Algorithm]):
 
 
 def powers(low: float, high: float, count: int) -> tuple[float, ...]:
-    """``count`` numbers from low to high by equal factors, rounded to two digits."""
+    """Return ``count`` numbers from low to high in equal ratios, rounded to two digits."""
     return tuple(float(f"{low * (high / low) ** (i / (count - 1)):.1e}") for i in range(count))
 
 
@@ -57,16 +58,16 @@ ONE_TASK: Grid = {"local_steps": VISITS, "lambda1": powers(1e-5, 1e-1, 8)}
 
 STEP = Option("step", float, 0.5, "Step size")
 DECAY = Option("decay", float, 0.0, "The step size falls by 1/(1 + decay · rounds)")
-MU = Option("mu", float, None, "Pull to the common model", "0.1")
-COMPONENTS = Option("components", int, None, "Models that the tasks mix", "3")
-PHI = Option("phi", float, None, "Control parameter φ of its paper", "0.025")
+MU = Option("mu", float, None, "Weight of the distance to the common model", "0.1")
+COMPONENTS = Option("components", int, None, "Number of models that the tasks mix", "3")
+PHI = Option("phi", float, None, "Control parameter φ of the paper", "0.025")
 SERVER_STEP = Option("server_step", float, 0.1, "Step size of the server")
-INNER_STEPS = Option("inner_steps", int, 5, "Steps of a task's own model before one of the common model")
-FOLLOW = Option("follow", float, 0.5, "Share of the way that the common model goes to a task's own")
-TEAM_PULL = Option("team_pull", float, 0.1, "Pull of a station's model to the cloud's")
-TEAM_STEP = Option("team_step", float, 1.0, "Share of the way that a station goes to where its pulls are level")
-CLOUD_STEP = Option("cloud_step", float, 1.0, "Share of the way that the cloud goes to the mean of the stations")
-NEWTON_STEPS = Option("newton_steps", int, 2, "Steps of conjugate gradients in a round")
+INNER_STEPS = Option("inner_steps", int, 5, "Steps of a task's model before each step of the common model")
+FOLLOW = Option("follow", float, 0.5, "Share of the way that the common model moves to a task's model")
+TEAM_PULL = Option("team_pull", float, 0.1, "Weight of the distance between a station's model and the cloud's")
+TEAM_STEP = Option("team_step", float, 1.0, "Share of the way that a station moves to its optimum in a round")
+CLOUD_STEP = Option("cloud_step", float, 1.0, "Share of the way that the cloud moves to the mean of the stations")
+NEWTON_STEPS = Option("newton_steps", int, 2, "Conjugate-gradient steps in a round")
 SGD = (STEP, DECAY)
 
 ALGORITHMS: Registry[AlgorithmEntry] = Registry(
@@ -75,28 +76,30 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
     AlgorithmEntry,
     {
         "rhfedmtl": AlgorithmEntry(
-            "multi-task learning whose work follows the budget and what is measured",
+            "multi-task learning that adapts its work to the budget and to measurements",
             "rhfedmtl.algorithms.rhfedmtl:rhfedmtl",
             grid=WEIGHTS,
             decides_steps=True,
         ),
         "hfedmtl": AlgorithmEntry(
-            "the same with H, K and M fixed beforehand",
+            "the same with fixed H, K and M",
             "rhfedmtl.algorithms.hfedmtl:hfedmtl",
             grid={"local_steps": VISITS, "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)},
             grid_for_given_steps=WEIGHTS,
         ),
         "local": AlgorithmEntry(
-            "every task on its own",
+            "a separate model for every task",
             "rhfedmtl.algorithms.baselines.local:local",
             grid={"lambda1": powers(1e-5, 1.0, 24)},
             decides_steps=True,
         ),
         "cocoa": AlgorithmEntry(
-            "one task over all terminals, updates averaged", "rhfedmtl.algorithms.baselines.cocoa:cocoa", grid=ONE_TASK
+            "a single task over all terminals, updates averaged",
+            "rhfedmtl.algorithms.baselines.cocoa:cocoa",
+            grid=ONE_TASK,
         ),
         "cocoa+": AlgorithmEntry(
-            "one task over all terminals, updates added",
+            "a single task over all terminals, updates added",
             "rhfedmtl.algorithms.baselines.cocoa:cocoa_plus",
             grid=ONE_TASK,
         ),
@@ -107,7 +110,7 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             decides_steps=True,
         ),
         "fedavg": AlgorithmEntry(
-            "one model for all, by gradient steps, averaged",
+            "a single model for all tasks, by averaged gradient steps",
             "rhfedmtl.algorithms.baselines.fedavg:fedavg",
             options=SGD,
             grid={"step": (0.03, *STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
@@ -119,19 +122,19 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             grid={"step": STEPS, "local_steps": VISITS, "mu": (0.01, 0.1)},
         ),
         "hierfavg": AlgorithmEntry(
-            "FedAvg whose stations average several times for one time of the cloud",
+            "FedAvg whose stations average several times before the cloud does",
             "rhfedmtl.algorithms.baselines.fedavg:hierfavg",
             options=SGD,
             grid={"step": STEPS, "local_steps": VISITS, "station_rounds": (2, 4)},
         ),
         "ditto": AlgorithmEntry(
-            "a model for each task, held near the one that all learn",
+            "a model for each task, held near the common model",
             "rhfedmtl.algorithms.baselines.ditto:ditto",
             options=(*SGD, MU),
             grid={"step": STEPS, "local_steps": VISITS, "mu": (0.01, 0.3)},
         ),
         "fedem": AlgorithmEntry(
-            "tasks mix a few common models in their own shares",
+            "tasks mix a few common models, each with its own shares",
             "rhfedmtl.algorithms.baselines.fedem:fedem",
             options=(*SGD, COMPONENTS),
             grid={"step": (0.3, 1.0, 3.0, 10.0), "local_steps": VISITS, "components": (2, 3)},
@@ -144,26 +147,26 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             decides_steps=True,
         ),
         "lbfgs": AlgorithmEntry(
-            "quasi-Newton steps on the problem of all tasks, a gradient in every round",
+            "quasi-Newton steps on the joint problem of all tasks, a gradient in every round",
             "rhfedmtl.algorithms.baselines.lbfgs:lbfgs",
             grid=WEIGHTS,
             decides_steps=True,
         ),
         "giant": AlgorithmEntry(
-            "means of the terminals' Newton directions on the problem of all tasks",
+            "means of the terminals' Newton directions on the joint problem of all tasks",
             "rhfedmtl.algorithms.baselines.giant:giant",
             options=(NEWTON_STEPS,),
             grid={"newton_steps": (2, 5, 10), "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)},
             decides_steps=True,
         ),
         "scaffold": AlgorithmEntry(
-            "FedAvg whose steps are corrected for what a terminal's rows have of their own",
+            "FedAvg with steps corrected for the drift of each terminal",
             "rhfedmtl.algorithms.baselines.scaffold:scaffold",
             options=SGD,
             grid={"step": (0.03, *STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
         ),
         "scaffnew": AlgorithmEntry(
-            "the same, with rounds as long as a coin says (ProxSkip)",
+            "SCAFFOLD with rounds of random length (ProxSkip)",
             "rhfedmtl.algorithms.baselines.scaffnew:scaffnew",
             options=SGD,
             grid={"step": (0.03, *STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
@@ -181,25 +184,25 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             grid={"step": (0.3, 3.0), "local_steps": VISITS, "server_step": (0.01, 0.03, 0.1, 0.3)},
         ),
         "pfedme": AlgorithmEntry(
-            "a model for each task, near a common one that follows them",
+            "a model for each task, near a common model that follows them",
             "rhfedmtl.algorithms.baselines.pfedme:pfedme",
             options=(*SGD, MU, INNER_STEPS, FOLLOW),
             grid={"step": STEPS, "local_steps": VISITS, "mu": (0.01, 0.3)},
         ),
         "permfl": AlgorithmEntry(
-            "models of terminals near their station's, and those near the cloud's",
+            "terminal models near their station's model, station models near the cloud's",
             "rhfedmtl.algorithms.baselines.permfl:permfl",
             options=(*SGD, MU, TEAM_PULL, TEAM_STEP, CLOUD_STEP),
             grid={"step": STEPS, "local_steps": VISITS, "mu": (0.1, 1.0)},
         ),
         "fedu": AlgorithmEntry(
-            "the problem of all tasks by gradient steps, its coupling by the cloud's",
+            "the joint problem of all tasks by gradient steps; the cloud takes the step of the coupling",
             "rhfedmtl.algorithms.baselines.fedu:fedu",
             options=(STEP,),
             grid={"step": (0.3, 1.0), "local_steps": VISITS, "lambda2": (1e-3, 3e-3, 1e-2, 3e-2)},
         ),
         "pooled": AlgorithmEntry(
-            "one model from all rows in one place, solved",
+            "a single model from all rows in a single place, solved",
             "rhfedmtl.algorithms.baselines.pooled:pooled",
             grid={"lambda1": powers(1e-5, 1.0, 24)},
             decides_steps=True,
@@ -220,7 +223,7 @@ MERGES: Registry[Entry[Merge]] = Registry(
     Entry,
     {
         "auto": Entry(
-            "cautious sums, or quasi-Newton where it brings more",
+            "cautious sums, or quasi-Newton if it gains more",
             "rhfedmtl.algorithms.merges:Auto",
             options=(Option("solver", str, "auto", "Solver of a round: auto, dual-ascent or quasi-newton"),),
         ),
@@ -237,9 +240,9 @@ CHANNELS: Registry[Entry[Channel]] = Registry(
     "channels",
     Entry,
     {
-        "identity": Entry("as it is, eight bytes a number", "rhfedmtl.algorithms.method:Channel"),
+        "identity": Entry("unchanged, eight bytes a number", "rhfedmtl.algorithms.method:Channel"),
         "clip": Entry(
-            "scaled to a norm, where it is longer",
+            "scaled down to a largest norm",
             "rhfedmtl.roles.channel:Clip",
             options=(Option("clip_norm", float, 1.0, "Largest norm of an update"),),
         ),
@@ -252,15 +255,15 @@ CHANNELS: Registry[Entry[Channel]] = Registry(
             options=(_GRID_STEP,),
         ),
         "masked": Entry(
-            "secure aggregation: the same, and a station sees sums over terminals alone",
+            "secure aggregation: the same, and a station sees only sums over terminals",
             "rhfedmtl.roles.channel:MaskedSums",
             options=(_GRID_STEP, Option("least_summed", int, 3, "Fewest terminals in a sum")),
         ),
     },
 )
-"""Called with its options, an entry makes a `Channel`: what happens to an update on its way to the station."""
+"""Called with its options, an entry makes a `Channel`: the transformation of an update on its way to the station."""
 
 
 def is_yardstick(name: str) -> bool:
-    """Whether an algorithm is a yardstick; one that is not installed here is none."""
+    """Return True if the algorithm is an installed yardstick."""
     return name in ALGORITHMS and ALGORITHMS[name].yardstick

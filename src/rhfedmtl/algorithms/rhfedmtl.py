@@ -1,9 +1,9 @@
-"""RHFedMTL: the same learning, with H and K decided by a policy from budget, prices and what is measured."""
+"""RHFedMTL: the learning of HFedMTL, with a policy that decides H and K from budget, prices and measurements."""
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.algorithms.registry import Algorithm
 
 
 def rhfedmtl(options: Options, kind: str) -> Algorithm:
-    """H and K by the policy ``measured`` unless another is named."""
+    """Return the algorithm with the policy ``measured``, or with the policy that the options name."""
     return Algorithm(options.method(kind), options.chosen_policy("measured"))

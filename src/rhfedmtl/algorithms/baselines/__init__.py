@@ -1,1 +1,1 @@
-"""Methods of others, and yardsticks, on the same tiers, prices and ledger: to compare with."""
+"""Methods of other authors, and reference points, on the same tiers, prices and ledger."""

@@ -1,4 +1,4 @@
-"""CoCoA (Jaggi et al. 2014) and CoCoA+ (Ma et al. 2015): one task over all terminals, by averaging or adding."""
+"""CoCoA (Jaggi et al. 2014) and CoCoA+ (Ma et al. 2015): a single task over all terminals, by averaging or adding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rhfedmtl.data.federation import Federation
 
 
 def one_task(federation: Federation) -> Federation:
-    """All terminals under one station."""
+    """Return the federation with all terminals under a single station."""
     return replace(
         federation,
         task_offsets=federation.task_offsets[[0, -1]],
@@ -20,12 +20,12 @@ def one_task(federation: Federation) -> Federation:
 
 
 def cocoa(options: Options, kind: str) -> Algorithm:
-    """Averaging, H steps (2 unless said)."""
+    """Return the algorithm that averages, with H steps (default 2)."""
     options = replace(options, relationship="none", merge="average")
     return Algorithm(options.method(kind), options.fixed_policy(), one_task)
 
 
 def cocoa_plus(options: Options, kind: str) -> Algorithm:
-    """Adding, H steps (2 unless said)."""
+    """Return the algorithm that adds, with H steps (default 2)."""
     options = replace(options, relationship="none", merge="add")
     return Algorithm(options.method(kind), options.fixed_policy(), one_task)

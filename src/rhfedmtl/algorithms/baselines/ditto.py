@@ -1,6 +1,6 @@
-"""Ditto (Li et al. 2021): a model of its own for every task, held near the one that all learn together.
+"""Ditto (Li et al. 2021): a personal model for every task, held near the model that all tasks learn together.
 
-Slot 0 is the shared model, slot 1 the task's own, with λ/2 ‖v − w‖². One visit of a row serves both. The task's own
+Slot 0 is the shared model, slot 1 the personal model, with λ/2 ‖v − w‖². A visit of a row serves both. The personal
 model stays at its station.
 """
 
@@ -20,25 +20,25 @@ from rhfedmtl.maths.kernels.rounds import Slots
 
 @dataclass(frozen=True)
 class Ditto(SgdMethod):
-    """``pull`` is Ditto's λ: 0 leaves every task alone."""
+    """Two slots; ``pull`` is Ditto's λ, and 0 makes the tasks independent."""
 
     pull: float = field(default=0.1, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse a pull that pushes."""
+        """Raise ConfigError for a negative λ."""
         super().__post_init__()
         check_weight("mu", self.pull)
 
     def slots(self) -> Slots:
-        """The shared model, and the task's own anchored to it."""
+        """Return the shared model, and the personal model anchored to it."""
         return super().slots()._replace(mu=np.array([0.0, self.pull]), anchor=np.array([0, 0]))
 
     def task_models(self, matrix: FloatArray, columns: int) -> FloatArray:
-        """The tasks' own models."""
+        """Return the personal models."""
         return matrix[:, columns:]
 
 
 def ditto(options: Options, kind: str) -> Algorithm:
-    """H steps (2 unless said) of both models."""
-    method = Ditto(**options.sgd(kind), **options.told(pull="mu"))
+    """Return the algorithm with H steps (default 2) of both models."""
+    method = Ditto(**options.sgd(kind), **options.arguments(pull="mu"))
     return Algorithm(method, options.fixed_policy(station_rounds=1))

@@ -1,7 +1,7 @@
-"""FedAdam and FedYogi (Reddi et al. 2021): FedAvg whose server takes the mean change for a gradient, and adapts.
+"""FedAdam and FedYogi (Reddi et al. 2021): FedAvg whose server adapts, with the mean change as its gradient.
 
 With Δ the change of the mean model: m ← β1 m + (1 − β1) Δ, v ← β2 v + (1 − β2) Δ² (Adam) or
-v ← v − (1 − β2) Δ² sign(v − Δ²) (Yogi), and w ← w + η m/(√v + τ). All memory is the cloud's.
+v ← v − (1 − β2) Δ² sign(v − Δ²) (Yogi), and w ← w + η m/(√v + τ). All memory stays at the cloud.
 """
 
 from __future__ import annotations
@@ -17,56 +17,56 @@ from rhfedmtl.algorithms.sgd import Memory, Server, SgdMethod, mean_by_samples
 from rhfedmtl.maths.coupling import check_weight
 
 BETA1, BETA2, TAU = 0.9, 0.99, 1e-3
-"""As in the paper; v begins at τ²."""
+"""Values of the paper; v starts at τ²."""
 
 
 @dataclass(frozen=True)
 class AdaptiveServer(Server):
-    """``step_size`` is η; ``yogi`` lets v fall slowly."""
+    """Server with steps of Adam or Yogi: ``step_size`` is η, and with ``yogi`` v falls slowly."""
 
     step_size: float
     yogi: bool
 
     def begin(self, initial: FloatArray) -> Memory:
-        """m and v."""
+        """Return m and v."""
         return np.zeros(initial.shape[1:]), np.full(initial.shape[1:], TAU**2)
 
-    def step(self, sent: FloatArray, told: FloatArray, n: FloatArray, memory: Memory) -> tuple[FloatArray, Memory]:
-        """From the model that all were sent."""
+    def step(self, sent: FloatArray, reports: FloatArray, n: FloatArray, memory: Memory) -> tuple[FloatArray, Memory]:
+        """Return the next model for all tasks, from the model that all were sent."""
         m, v = memory
-        change = mean_by_samples(told, n) - sent[0]
+        change = mean_by_samples(reports, n) - sent[0]
         if not change.any():  # before the first server iteration
-            return told, memory
+            return reports, memory
         m = BETA1 * m + (1.0 - BETA1) * change
         toward = np.sign(change**2 - v) * change**2 if self.yogi else change**2 - v
         v = v + (1.0 - BETA2) * toward
-        return np.broadcast_to(sent[0] + self.step_size * m / (np.sqrt(v) + TAU), told.shape), (m, v)
+        return np.broadcast_to(sent[0] + self.step_size * m / (np.sqrt(v) + TAU), reports.shape), (m, v)
 
 
 @dataclass(frozen=True)
 class AdaptiveFedAvg(SgdMethod):
-    """``server_step`` is η of the server."""
+    """FedAvg with an adaptive server; ``server_step`` is η of the server."""
 
     server_step: float = field(default=0.1, kw_only=True)
     yogi: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse a server that stands still."""
+        """Raise ConfigError for a server step of 0 or less."""
         super().__post_init__()
         check_weight("server_step", self.server_step, positive=True)
 
     def server(self) -> Server:
-        """Adam, or Yogi."""
+        """Return the server with Adam or Yogi."""
         return AdaptiveServer(self.server_step, self.yogi)
 
 
 def fedadam(options: Options, kind: str) -> Algorithm:
-    """H steps (2 unless said), then one of Adam."""
+    """Return the algorithm with H steps (default 2), then a step of Adam."""
     return _with_server(options, kind, yogi=False)
 
 
 def fedyogi(options: Options, kind: str) -> Algorithm:
-    """H steps (2 unless said), then one of Yogi."""
+    """Return the algorithm with H steps (default 2), then a step of Yogi."""
     return _with_server(options, kind, yogi=True)
 
 

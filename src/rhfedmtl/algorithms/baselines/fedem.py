@@ -1,6 +1,6 @@
-"""FedEM (Marfoq et al. 2021): all tasks share a few component models, each task mixes them in its own shares.
+"""FedEM (Marfoq et al. 2021): all tasks share a few component models, and each task mixes them with its own shares.
 
-Every visit of a row weighs the components by how well they explain it; the shares of a task are the mean of these
+Every visit of a row weighs the components by how well they explain it. The shares of a task are the mean of these
 weights, merged at its station, where they stay. Predictions use the mean of the components by the task's shares.
 """
 
@@ -22,53 +22,56 @@ from rhfedmtl.maths.kernels.rounds import Slots
 
 @dataclass(frozen=True)
 class FedEM(SgdMethod):
-    """``components`` models; one of them is FedAvg. They start apart, by a little noise from ``seed``."""
+    """Mixture of ``components`` models, which start apart by a little noise from ``seed``.
+
+    A single component is FedAvg.
+    """
 
     components: int = field(default=3, kw_only=True)
     seed: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse fewer than one component."""
+        """Raise ConfigError if there is no component."""
         super().__post_init__()
         if self.components < 1:
             raise ConfigError(f"components must be at least 1, got {self.components}")
 
     def check(self, federation: Federation) -> None:
-        """Shares lie in one row of the matrix: there can be no more of them than features."""
+        """Raise ConfigError for more components than features: the shares lie in a single row of the matrix."""
         super().check(federation)
-        room = federation.n_features + self.intercept
-        if self.components > room:
-            raise ConfigError(f"{self.components} components need as many features, and there are {room}: take fewer")
+        width = federation.n_features + self.intercept
+        if self.components > width:
+            raise ConfigError(f"{self.components} components need as many features, and there are {width}: take fewer")
 
     def slots(self) -> Slots:
-        """The components, as a mixture."""
+        """Return the components, as a mixture."""
         n = self.components
         return super().slots()._replace(mu=np.zeros(n), anchor=np.arange(n), mixture=n > 1)
 
     def rows(self, columns: int) -> int:
-        """The components, and below them the shares of the task."""
+        """Return the rows of the components, and the row of the task's shares below them."""
         return self.components * columns + (self.components > 1)
 
     def shared_rows(self, columns: int) -> int:
-        """The components; shares stay at the station."""
+        """Return the rows of the components; shares stay at the station."""
         return self.components * columns
 
     def initial(self, columns: int, width: int) -> FloatArray:
-        """A little noise: equal components would stay equal."""
+        """Return a little noise: equal components would stay equal."""
         start = super().initial(columns, width)
         if self.components > 1:
             start += 0.01 * np.random.default_rng([self.seed, self.components]).standard_normal(start.shape)
         return start
 
     def start(self, U: FloatArray, n: Any, center: FloatArray) -> FloatArray:
-        """New components from the cloud; equal shares before the first."""
+        """Take new components from the cloud; shares start equal."""
         U = super().start(U, n, center)
         if self.components > 1 and not U[-1].any():
             U[-1, : self.components] = 1.0 / self.components
         return U
 
     def task_models(self, matrix: FloatArray, columns: int) -> FloatArray:
-        """Mean of the components by the task's shares."""
+        """Return the mean of the components by the task's shares."""
         if self.components == 1:
             return matrix[:, :columns]
         n = self.components
@@ -77,6 +80,6 @@ class FedEM(SgdMethod):
 
 
 def fedem(options: Options, kind: str) -> Algorithm:
-    """H steps (2 unless said) of all components."""
-    method = FedEM(**options.sgd(kind), **options.told(components="components"))
+    """Return the algorithm with H steps (default 2) of all components."""
+    method = FedEM(**options.sgd(kind), **options.arguments(components="components"))
     return Algorithm(method, options.fixed_policy(station_rounds=1))

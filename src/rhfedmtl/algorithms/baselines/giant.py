@@ -1,12 +1,13 @@
 """GIANT (Wang et al. 2018), a globally improved approximate Newton method, on the joint problem of all tasks.
 
-Rounds take turns. In one, terminals make a pass and send the gradient at the end of the last step; in the other each
-solves (H_t + q_b I) p = −g by as many steps of conjugate gradients as it was asked for, every one a pass, where H_t is
-the Hessian of its own rows and q_b its task's entry of Q, and stations and cloud take the mean of p. How far to go
-along it is found by backtracking on sums of losses, which are scalars; a step that is too long costs a gradient round.
+Two kinds of rounds alternate. In a gradient round, terminals make a pass and send the gradient at the end of the last
+step. In a direction round each terminal solves (H_t + q_b I) p = −g by the ordered number of conjugate-gradient steps,
+each a pass, where H_t is the Hessian of its rows and q_b its task's entry of Q. Stations and cloud take the mean of p.
+Backtracking on sums of losses, which are scalars, finds the step length; a step that is too long costs a gradient
+round.
 
-Terminals remember nothing: an order has two vectors, the models and, below them, the step or the gradient; below the
-gradient of an answer stand its sums of losses. Two rounds an iteration, four vectors down and four up.
+Terminals need no memory. An order has two vectors, the models and, below them, the step or the gradient; an answer has
+its sums of losses below the gradient. An iteration takes two rounds, four vectors down and four up.
 """
 
 from __future__ import annotations
@@ -31,139 +32,134 @@ from rhfedmtl.maths.relationships import Relationship
 from rhfedmtl.policies.base import Plan, Situation, check_count
 
 ALONG = (0.0, 1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
-"""Where along a step losses are added up, as many as there are features."""
+"""Shares of a step at which losses are added up; at most as many as there are features."""
 _GRADIENT, _DIRECTION = np.array([0.0]), np.array([1.0])
 
 
 @dataclass(frozen=True)
 class NewtonServer(Server):
-    """Memory is whether directions are asked for, and the slope of the objective along the step."""
+    """Server of GIANT. Its memory is the kind of the next round, and the slope of the objective along the step."""
 
     relationship: Relationship
     newton_steps: int
 
     def begin(self, initial: FloatArray) -> Memory:
-        """The gradient at the start."""
+        """Return the memory that requests the gradient at the start."""
         return _GRADIENT, np.zeros(1)
 
     def weights(self, n_tasks: int, memory: Memory) -> FloatArray:
-        """q_b, for the directions."""
-        return np.diag(self.relationship.precision(n_tasks))
-
-    def work(self, memory: Memory) -> Work:
-        """Gradients and directions in turn."""
-        return ASCENT if memory[0] else GRADIENT
+        """Return ∞ for a gradient, q_b for a direction."""
+        return np.diag(self.relationship.precision(n_tasks)) if memory[0] else np.full(n_tasks, np.inf)
 
     def passes(self, memory: Memory) -> int:
-        """One for a gradient."""
+        """Return 1 for a gradient, and the conjugate-gradient steps for a direction."""
         return self.newton_steps if memory[0] else 1
 
-    def step(self, sent: FloatArray, told: FloatArray, n: FloatArray, memory: Memory) -> tuple[FloatArray, Memory]:
-        """A gradient leads to directions, these to a step; where a station heard of nobody, the same again."""
-        if ((told == sent).all(axis=(1, 2)) & (n > 0)).any():
+    def step(self, sent: FloatArray, reports: FloatArray, n: FloatArray, memory: Memory) -> tuple[FloatArray, Memory]:
+        """Turn a gradient into directions, or directions into a step; repeat the round if a station has no answer."""
+        if ((reports == sent).all(axis=(1, 2)) & (n > 0)).any():
             return sent, memory
-        (W, below), (found, sums) = np.split(sent, 2, axis=1), np.split(told - sent, 2, axis=1)
+        (W, below), (answers, sums) = np.split(sent, 2, axis=1), np.split(reports - sent, 2, axis=1)
         if memory[0]:
-            return np.concatenate([W, found], axis=1), (_GRADIENT, np.sum(below * found, keepdims=True).ravel())
+            return np.concatenate([W, answers], axis=1), (_GRADIENT, np.sum(below * answers, keepdims=True).ravel())
         share = self._share(W, below, sums[:, 0].sum(axis=0), float(memory[1][0]))
         if share < 1.0:
             return np.concatenate([W, share * below], axis=1), (_GRADIENT, share * memory[1])
         end = W + below
-        return np.concatenate([end, self.relationship.apply(end) - found], axis=1), (_DIRECTION, memory[1])
+        return np.concatenate([end, self.relationship.apply(end) - answers], axis=1), (_DIRECTION, memory[1])
 
     def _share(self, W: FloatArray, step: FloatArray, losses: FloatArray, slope: float) -> float:
-        """The longest part of the step that brings enough (Armijo)."""
-        shares, least = ALONG[: len(losses)], ENOUGH_DECREASE * slope
+        """Return the largest share of the step with enough decrease (Armijo)."""
+        shares, required = ALONG[: len(losses)], ENOUGH_DECREASE * slope
         values = [loss + self.relationship.energy(W + t * step) / 2.0 for t, loss in zip(shares, losses, strict=False)]
-        enough = (t for t, value in zip(shares, values, strict=True) if t and value <= values[0] + least * t)
-        return next(enough, ALONG[-1]) if step.any() else 1.0
+        accepted = (t for t, value in zip(shares, values, strict=True) if t and value <= values[0] + required * t)
+        return next(accepted, ALONG[-1]) if step.any() else 1.0
 
 
 @dataclass(frozen=True)
 class Giant(SgdMethod):
-    """``newton_steps`` are those of conjugate gradients in a round."""
+    """Approximate Newton method with ``newton_steps`` conjugate-gradient steps in a round."""
 
     below: ClassVar[int] = 1  # a step, or a gradient
 
     newton_steps: int = field(default=2, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse directions of no steps."""
+        """Raise ConfigError for directions without steps."""
         super().__post_init__()
         check_count("newton_steps", self.newton_steps)
 
     def check(self, federation: Federation) -> None:
-        """Sums of losses lie in one row of the matrix."""
+        """Raise ConfigError if the sums of losses do not fit into a row of the matrix."""
         super().check(federation)
         if federation.n_features + self.intercept < 2:
-            raise ConfigError("giant needs two features, or one and an intercept: take lbfgs")
+            raise ConfigError("giant needs two features, or a feature and an intercept: take lbfgs")
 
     def scale(self, lam: float, n: float, members: int, number: int) -> float:
-        """λ_b of the anchor."""
+        """Return λ_b of the anchor."""
         return lam
 
     @property
     def task_coupling(self) -> Relationship:
-        """The relationship of the joint problem."""
+        """Relationship of the joint problem."""
         return self.relationship
 
     def server(self) -> Server:
-        """Line search and turns."""
+        """Return the server that alternates rounds and searches along the step."""
         return NewtonServer(self.relationship, self.newton_steps)
 
     def work(
         self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1
     ) -> Answers:
-        """n_t times the gradient's negative and the losses along the step, or n_t times a direction."""
+        """Return n_t times the negative gradient and the losses along the step, or n_t times a direction."""
         station = np.repeat(layout.station, np.diff(layout.blocks))
         ends = np.arange(len(layout.order) + 1)
-        alone = Layout(layout.order, ends, ends[:-1], ends)
-        look = self._looks if orders.gradient.all() else self._directions
-        found = look(kernel, rows, alone, orders, station)
-        found[orders.steps[layout.order] == 0] = 0.0
-        blocks = np.zeros((len(layout.station), *found.shape[1:]))
-        np.add.at(blocks, np.repeat(np.arange(len(blocks)), np.diff(layout.blocks)), found)
-        delta = np.zeros((len(layout.starts) - 1, *found.shape[1:]))
+        per_terminal = Layout(layout.order, ends, ends[:-1], ends)
+        compute = self._gradients if np.isinf(orders.scale).all() else self._directions
+        results = compute(kernel, rows, per_terminal, orders, station)
+        results[orders.steps[layout.order] == 0] = 0.0
+        blocks = np.zeros((len(layout.station), *results.shape[1:]))
+        np.add.at(blocks, np.repeat(np.arange(len(blocks)), np.diff(layout.blocks)), results)
+        delta = np.zeros((len(layout.starts) - 1, *results.shape[1:]))
         np.add.at(delta, layout.row, blocks)
         return Answers(delta, np.zeros((len(delta), CURVE)), np.empty((len(delta), 0)))
 
-    def _looks(self, kernel: Kernel, rows: Rows, alone: Layout, orders: Orders, station: IntArray) -> FloatArray:
+    def _gradients(self, kernel: Kernel, rows: Rows, layout: Layout, orders: Orders, station: IntArray) -> FloatArray:
         W, step = np.split(orders.models.astype(np.float64)[station], 2, axis=1)
         along = ALONG[: W.shape[2]]
         points = np.array([(1.0, t) for t in along])
-        losses, _ = kernel.sums(self.loss, rows, alone, make_duals(rows), np.stack([W, step]), points)
+        losses, _ = kernel.sums(self.loss, rows, layout, make_duals(rows), np.stack([W, step]), points)
         sums = np.zeros_like(W)
         sums[:, 0, : len(along)] = losses
-        return np.concatenate([gradients(kernel, self.loss, rows, alone, W + step), sums], axis=1)
+        return np.concatenate([gradients(kernel, self.loss, rows, layout, W + step), sums], axis=1)
 
-    def _directions(self, kernel: Kernel, rows: Rows, alone: Layout, orders: Orders, station: IntArray) -> FloatArray:
+    def _directions(self, kernel: Kernel, rows: Rows, layout: Layout, orders: Orders, station: IntArray) -> FloatArray:
         W, gradient = np.split(orders.models.astype(np.float64)[station], 2, axis=1)
-        bend, found = self._curvatures(kernel, rows, alone, W), np.zeros_like(W)
-        n = rows.sizes[alone.order][:, None]
-        steps = orders.steps[alone.order] // np.maximum(n[:, 0], 1)
+        curvatures, directions = self._curvatures(kernel, rows, layout, W), np.zeros_like(W)
+        n = rows.sizes[layout.order][:, None]
+        steps = orders.steps[layout.order] // np.maximum(n[:, 0], 1)
         for c in range(W.shape[1]):
-            column = rows._replace(y=fixed(np.zeros((len(rows.y), 1))), weight=fixed(bend[:, c].copy()))
+            column = rows._replace(y=fixed(np.zeros((len(rows.y), 1))), weight=fixed(curvatures[:, c].copy()))
 
             def product(p: FloatArray, column: Rows = column) -> FloatArray:
-                curved = gradients(kernel, Squared(), column, alone, p[:, None])[:, 0]
+                curved = gradients(kernel, Squared(), column, layout, p[:, None])[:, 0]
                 return np.asarray(orders.scale[station][:, None] * p - curved / n)
 
-            found[:, c] = n * conjugate_gradients(product, -gradient[:, c], steps)
-        return np.concatenate([found, np.zeros_like(found)], axis=1)
+            directions[:, c] = n * conjugate_gradients(product, -gradient[:, c], steps)
+        return np.concatenate([directions, np.zeros_like(directions)], axis=1)
 
-    def _curvatures(self, kernel: Kernel, rows: Rows, alone: Layout, W: FloatArray) -> FloatArray:
-        """s L″(z) of every row and column, from α = −L′(z): L″ is one over the curvature of the conjugate there."""
+    def _curvatures(self, kernel: Kernel, rows: Rows, layout: Layout, W: FloatArray) -> FloatArray:
+        """Return s L″(z) of every row and column, from α = −L′(z): L″ is 1 over the curvature of the conjugate at α."""
         duals, steps = make_duals(rows), np.zeros(len(rows.sizes), dtype=np.int64)
-        steps[alone.order] = rows.sizes[alone.order]
-        sent, every = W.astype(rows.X.dtype), np.ones(len(alone.order))
-        orders = Orders(sent, every, steps, np.uint64(0), np.uint64(0), False, every > 0.0)
-        kernel.ascend(self.loss, rows, alone, duals, orders)
+        steps[layout.order] = rows.sizes[layout.order]
+        sent, scale = W.astype(rows.X.dtype), np.full(len(layout.order), np.inf)
+        kernel.ascend(self.loss, rows, layout, duals, Orders(sent, scale, steps, np.uint64(0), np.uint64(0), False))
         s = rows.weight[:, None]
-        return np.asarray(s * _bends(self.loss, duals.pending / np.where(s > 0.0, s, 1.0), rows.y), dtype=np.float64)
+        return np.asarray(s * _hessian(self.loss, duals.pending / np.where(s > 0.0, s, 1.0), rows.y), dtype=np.float64)
 
 
-def _bends(loss: Loss, a: FloatArray, y: FloatArray) -> Any:
-    """L″ from the curvature of the conjugate, or a second difference of it; 0 at the ends of the box."""
+def _hessian(loss: Loss, a: FloatArray, y: FloatArray) -> Any:
+    """Return L″ from the curvature of the conjugate, or from its second difference; 0 at the ends of the box."""
     small = 1e-4
 
     def bend(a: float, y: float) -> float:
@@ -177,30 +173,33 @@ def _bends(loss: Loss, a: FloatArray, y: FloatArray) -> Any:
 
 
 def conjugate_gradients(product: Any, right: FloatArray, steps: IntArray) -> FloatArray:
-    """So many steps towards the solution of A p = right, of each row its own; ``product`` multiplies by A."""
-    p, left, way = np.zeros_like(right), right.copy(), right.copy()
-    square = np.sum(left * left, axis=1)
+    """Take ``steps`` conjugate-gradient steps towards the solution of A p = right, for each row separately.
+
+    ``product`` multiplies by A. Rows with fewer steps keep their solution.
+    """
+    p, residual, direction = np.zeros_like(right), right.copy(), right.copy()
+    square = np.sum(residual * residual, axis=1)
     for k in range(int(steps.max(initial=0))):
-        ahead = product(way)
-        bend = np.sum(way * ahead, axis=1)
+        image = product(direction)
+        bend = np.sum(direction * image, axis=1)
         length = np.where((bend > 0.0) & (k < steps), square / np.where(bend > 0.0, bend, 1.0), 0.0)
-        p, left = p + length[:, None] * way, left - length[:, None] * ahead
-        before, square = square, np.sum(left * left, axis=1)
-        way = left + (square / np.where(before > 0.0, before, 1.0))[:, None] * way
+        p, residual = p + length[:, None] * direction, residual - length[:, None] * image
+        before, square = square, np.sum(residual * residual, axis=1)
+        direction = residual + (square / np.where(before > 0.0, before, 1.0))[:, None] * direction
     return p
 
 
 @dataclass(frozen=True)
 class NewtonRounds(GradientRounds):
-    """As many passes in a round as the cloud asks for."""
+    """Policy with as many passes in a round as the cloud requests."""
 
     def plan(self, situation: Situation) -> Plan | None:
-        """A gradient, or directions."""
+        """Return the plan of a gradient or of directions."""
         plan = super().plan(situation)
         return plan and replace(plan, local_steps=situation.passes * plan.local_steps, solver=ASCENT)
 
 
 def giant(options: Options, kind: str) -> Algorithm:
-    """A gradient, then directions by conjugate gradients (2 steps unless said)."""
-    own = {"newton_steps": options["newton_steps"]}
-    return Algorithm(Giant(**options.sgd(kind), **own), NewtonRounds(options.cloud_rounds))
+    """Return the algorithm: a gradient, then directions by conjugate gradients (default 2 steps)."""
+    settings = {"newton_steps": options["newton_steps"]}
+    return Algorithm(Giant(**options.sgd(kind), **settings), NewtonRounds(options.cloud_rounds))

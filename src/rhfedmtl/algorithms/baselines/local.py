@@ -1,4 +1,4 @@
-"""Local models: every task on its own, by coordinate ascent."""
+"""Local models: a separate model for every task, by coordinate ascent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from rhfedmtl.algorithms.registry import Algorithm
 
 
 def local(options: Options, kind: str) -> Algorithm:
-    """Relationship none, with the policy of RHFedMTL."""
+    """Return the algorithm with relationship ``none`` and the policy of RHFedMTL."""
     options = replace(options, relationship="none")
     return Algorithm(options.method(kind), options.chosen_policy("measured"))

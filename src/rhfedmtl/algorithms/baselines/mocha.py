@@ -1,4 +1,4 @@
-"""MOCHA (Smith et al. 2017): one terminal per task, a learned relationship, and work that each node can afford."""
+"""MOCHA (Smith et al. 2017): a single terminal per task, a learned relationship, and work that each node can afford."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from rhfedmtl.data.federation import one_terminal_per_task
 
 
 def mocha(options: Options, kind: str) -> Algorithm:
-    """Learned Ω; H by the policy of RHFedMTL, which gives each node what it can afford."""
+    """Return the algorithm with a learned Ω; the policy of RHFedMTL gives each node an H that it can afford."""
     options = replace(options, relationship="learned")
     return Algorithm(options.method(kind), options.chosen_policy("measured"), one_terminal_per_task)

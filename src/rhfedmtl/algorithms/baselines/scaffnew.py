@@ -1,7 +1,7 @@
-"""Scaffnew, which is ProxSkip for federated learning (Mishchenko et al. 2022): communication by the toss of a coin.
+"""Scaffnew, which is ProxSkip for federated learning (Mishchenko et al. 2022): rounds of random length.
 
-After every step all communicate with probability p, so that the number of steps in a round is geometric with mean
-H = 1/p. Corrections are renewed by p/η of what the mean changed: see `maths.kernels.sgd`. In memory and on the wire it
+After every step all terminals communicate with probability p, so the number of steps in a round is geometric with mean
+H = 1/p. Corrections change by p/η times the change of the mean: see `maths.kernels.sgd`. In memory and on the wire it
 is SCAFFOLD.
 """
 
@@ -20,10 +20,10 @@ from rhfedmtl.policies.fixed import Fixed
 
 @dataclass(frozen=True)
 class Coin(Fixed):
-    """The number of steps until a coin that comes down heads in one of H tosses does so; that of a round is its own."""
+    """Policy with a random number of steps in each round: tosses until heads, which has probability 1/H."""
 
     def plan(self, situation: Situation) -> Plan | None:
-        """Toss, if M server iterations are not done."""
+        """Toss for a round, unless M server iterations are complete."""
         if super().plan(situation) is None:
             return None
         drawn = np.random.default_rng([situation.seed, situation.rounds, self.local_steps])
@@ -31,7 +31,7 @@ class Coin(Fixed):
 
 
 def scaffnew(options: Options, kind: str) -> Algorithm:
-    """H steps (2 unless said) on average."""
+    """Return the algorithm with H steps on average (default 2)."""
     fixed = options.fixed_policy(station_rounds=1)
     assert isinstance(fixed, Fixed)
     method = Corrected(**options.sgd(kind), share=1.0 / fixed.local_steps)

@@ -1,8 +1,8 @@
-"""SCAFFOLD (Karimireddy et al. 2020): FedAvg whose steps are corrected by how a terminal's gradient differs from all.
+"""SCAFFOLD (Karimireddy et al. 2020): FedAvg with steps corrected for the deviation of a terminal's gradient.
 
-Terminals remember their mean gradient c_t of the last round (option II of the paper), as one coefficient for each row;
-c, the mean of all of them by samples, lies below the model and travels with it: two vectors up and two down. A terminal
-that goes takes its part of c with it, and the change of one whose update was lost is not made.
+Terminals remember their mean gradient c_t of the last round (option II of the paper), as a coefficient for each row.
+The mean of all c_t by samples, c, lies below the model and travels with it: two vectors up and two down. A terminal
+that leaves takes its part of c along. If an update is lost, the change of its c_t is dropped too.
 """
 
 from __future__ import annotations
@@ -23,64 +23,67 @@ from rhfedmtl.maths.kernels.rounds import Answers, Duals, Layout, Orders, Rows, 
 
 @dataclass(frozen=True)
 class Corrected(SgdMethod):
-    """U holds the models, and below them Σ_t n_t c_t; ``share`` is p of `maths.kernels.sgd`: 0 stands for 1/H."""
+    """FedAvg with corrected steps.
+
+    U holds the models, and below them Σ_t n_t c_t; ``share`` is p of `maths.kernels.sgd`: 0 stands for 1/H.
+    """
 
     below: ClassVar[int] = 1  # c
 
     share: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse a share that cannot be one."""
+        """Raise ConfigError for an invalid share."""
         super().__post_init__()
         check_weight("share", self.share)
 
     def slots(self) -> Slots:
-        """One slot, whose steps are corrected."""
+        """Return a single slot with corrected steps."""
         return super().slots()._replace(control=self.share)
 
     def work(
         self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, orders: Orders, threads: int = 1
     ) -> Answers:
-        """Corrected steps, from what became of the last ones."""
+        """Settle the last steps, then take corrected steps."""
         kernel.settle(rows, layout, duals)
         return super().work(kernel, rows, layout, duals, orders, threads)
 
     def shares(self, kernel: Kernel, rows: Rows, layout: Layout, duals: Duals, width: int) -> FloatArray:
-        """n_t c_t."""
-        own = kernel.shares(rows, layout, duals, width)
-        return np.concatenate([np.zeros_like(own), own], axis=1)
+        """Return n_t c_t."""
+        corrections = kernel.shares(rows, layout, duals, width)
+        return np.concatenate([np.zeros_like(corrections), corrections], axis=1)
 
     def kept(self, delta: FloatArray, factor: float) -> FloatArray:
-        """The change of n_t c_t."""
+        """Return the change of n_t c_t."""
         return _with_lower(np.zeros_like(delta), delta)
 
     def settled(self, factor: Any) -> Any:
-        """What was merged was merged wholly, into a mean."""
+        """Return 1 for an update that was merged, as a mean merges it in full, and 0 otherwise."""
         return np.sign(factor)
 
     def start(self, U: FloatArray, n: Any, center: FloatArray) -> FloatArray:
-        """Model and c from the cloud."""
+        """Return the model and c of the cloud."""
         return _with_lower(center, n * center)
 
     def merged(self, U: FloatArray, delta: FloatArray, factor: Any, center: FloatArray) -> FloatArray:
-        """The mean of the models of those who answered; the sum of the n_t c_t of all."""
+        """Return the mean of the models that arrived, and the sum of n_t c_t of all terminals."""
         return _with_lower(U + wide(factor) * delta, U + delta)
 
     def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any, origin: Any = 0.0) -> FloatArray:
-        """Model and c."""
+        """Return the model and c."""
         return self.report(U, n)
 
     def report(self, U: FloatArray, n: Any) -> FloatArray:
-        """Model and c."""
+        """Return the model and c."""
         return _with_lower(U, U / wide(np.maximum(n, 1)))
 
 
-def _with_lower(matrix: FloatArray, other: FloatArray) -> FloatArray:
-    """The upper half of the rows of one matrix, the lower half of another."""
+def _with_lower(matrix: FloatArray, lower: FloatArray) -> FloatArray:
+    """Return the upper half of the rows of ``matrix`` above the lower half of ``lower``."""
     half = matrix.shape[-2] // 2
-    return np.concatenate([matrix[..., :half, :], other[..., half:, :]], axis=-2)
+    return np.concatenate([matrix[..., :half, :], lower[..., half:, :]], axis=-2)
 
 
 def scaffold(options: Options, kind: str) -> Algorithm:
-    """H corrected steps (2 unless said), and the cloud averages in every round."""
+    """Return the algorithm with H corrected steps (default 2), where the cloud averages in every round."""
     return Algorithm(Corrected(**options.sgd(kind)), options.fixed_policy(station_rounds=1))
