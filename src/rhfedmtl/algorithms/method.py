@@ -179,7 +179,7 @@ class Method(ABC):
             return np.arange(self.profile_length) < 2  # the third, η_max, is a minimum and not a sum
         return FACTORS[: self.profile_length] <= 1.0
 
-    def told_profile(self, profile: FloatArray) -> FloatArray:
+    def sent_profile(self, profile: FloatArray) -> FloatArray:
         """Return profiles, a terminal in each row, in the form in which they are added up.
 
         Under masks the largest factor is 1.

@@ -88,7 +88,7 @@ class Options:
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name) if name in COMMON else self.own.get(name, declared()[name].default)
 
-    def given(self) -> list[str]:
+    def set_names(self) -> list[str]:
         """Return the names of the settings that differ from their defaults."""
         return [name for name in COMMON if self[name] != DEFAULTS[name]] + list(self.own)
 
@@ -296,7 +296,7 @@ def idle(name: str, options: Options, kind: str = "binary", built: Algorithm | N
     ``built`` is the algorithm of these options, if the caller has it already.
     """
     text = repr(built or build(name, options, kind))  # some relationships do not compare by value, but all print it
-    return [option for option in options.given() if repr(_rebuilt(name, options, kind, option)) == text]
+    return [option for option in options.set_names() if repr(_rebuilt(name, options, kind, option)) == text]
 
 
 def _rebuilt(name: str, options: Options, kind: str, option: str) -> Algorithm | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Grid = Mapping[str, Sequence[Any]]
 
 
-def as_it_is(federation: Federation) -> Federation:
+def unchanged(federation: Federation) -> Federation:
     """Return the federation unchanged."""
     return federation
 
@@ -27,7 +27,7 @@ class Algorithm(NamedTuple):
 
     method: Method
     policy: Policy
-    regroup: Callable[[Federation], Federation] = as_it_is
+    regroup: Callable[[Federation], Federation] = unchanged
 
 
 @dataclass(frozen=True)

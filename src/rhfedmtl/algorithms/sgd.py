@@ -33,7 +33,7 @@ class Server:
 
     personal: ClassVar[bool] = False
 
-    def begin(self, initial: FloatArray) -> Memory:
+    def initial_memory(self, initial: FloatArray) -> Memory:
         """Return the memory before the first server iteration, for models (station, row, feature)."""
         return ()
 

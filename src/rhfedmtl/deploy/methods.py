@@ -6,7 +6,7 @@ import json
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.algorithms.options import Options, build
-from rhfedmtl.algorithms.registry import Algorithm, as_it_is, is_yardstick
+from rhfedmtl.algorithms.registry import Algorithm, is_yardstick, unchanged
 from rhfedmtl.data.federation import kind_of
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
@@ -18,7 +18,7 @@ def algorithm_of(job: wire.Job) -> Algorithm:
         algorithm = build(job.algorithm, Options.of(**json.loads(job.options)), kind_of(tuple(job.classes)))
     except (ValueError, TypeError, ConfigError) as error:
         raise PeerError(f"a job that cannot be done here: {error}") from None
-    if algorithm.regroup is not as_it_is or is_yardstick(job.algorithm):
+    if algorithm.regroup is not unchanged or is_yardstick(job.algorithm):
         raise ConfigError(
             f"{job.algorithm} moves rows between terminals or tasks: in a network they stay where they are"
         )

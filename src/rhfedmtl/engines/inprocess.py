@@ -290,7 +290,7 @@ class InProcess:
                 answers.profile[changed] = method.profiles(compiled_kernel, *alone)[changed]
         curve = answers.gains.shape[1] if method.channel.tells_gains else 0
         told = answers._replace(
-            gains=method.channel.counted(answers.gains[:, :curve]), profile=method.told_profile(answers.profile)
+            gains=method.channel.counted(answers.gains[:, :curve]), profile=method.sent_profile(answers.profile)
         )
         by_block = loops.add_answers(told, layout.blocks, quadratic=method.loss.quadratic)
         found = loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)

@@ -38,7 +38,7 @@ class AveragingCloud(CloudStates):
         self._members: tuple[int, ...] = ()  # for whom that is, by counts of their changes
         self._server = Server() if server is None else server
         self._sent = self._models
-        self._memory = self._server.begin(self._models)
+        self._memory = self._server.initial_memory(self._models)
 
     @property
     def models(self) -> Models:

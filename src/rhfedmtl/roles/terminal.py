@@ -461,7 +461,7 @@ class Terminal:
             profile = method.profiles(self._kernel, *held)
         self._sent_residual = None if residual is None else residual[0]
         gains = method.channel.counted(answers.gains)[0] * method.channel.tells_gains
-        profile = method.told_profile(profile)
+        profile = method.sent_profile(profile)
         return Update(order.round, self.identity, delta[0], gains, profile[0], channel.dtype)
 
     def _round_seed(self, number: int) -> np.uint64:

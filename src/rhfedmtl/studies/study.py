@@ -337,3 +337,82 @@ NAMES = {"data.terminals": "n_terminals", "data.tasks": "n_tasks"}
 
 def _known(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _half(half: float | None, form: str, times: float = 1.0) -> str:
+    """Half of an interval in words; nothing where one seed has none."""
+    return "" if half is None else f" ± {times * half:{form}}"
+
+
+WORK = ("local_steps", "station_rounds", "cloud_rounds")
+
+
+def taking_part(config: RunConfig, own: Collection[str] = ()) -> RunConfig:
+    """The run as its algorithm can make it, where settings were meant for several.
+
+    An algorithm that decides its work is not told how much to do, and none has settings that it pays no heed to. A
+    yardstick knows no prices and no faults: it is the same run whatever they are. Settings that are the method's
+    ``own`` were meant for nobody else: they are refused where they have no effect.
+    """
+    options = config.options
+    if ALGORITHMS[config.algorithm].decides_steps and options.policy != "fixed":
+        options = options.without(set(WORK).difference(own))
+    unheeded = idle(config.algorithm, options)
+    if refused := [name for name in unheeded if name in own]:
+        raise ConfigError(no_effect(config.algorithm, refused))
+    config = replace(config, options=options.without(unheeded))
+    return replace(config, cost=(), budget=(), faults="") if is_yardstick(config.algorithm) else config
+
+
+def side_by_side(
+    base: RunConfig, algorithms: Sequence[str], budgets: Sequence[float], seeds: int, metric: str
+) -> PlannedStudy:
+    """Methods at several budgets of the one resource that is priced, all else as in ``base``."""
+    if not (algorithms and budgets and seeds > 0):
+        raise ConfigError("a comparison needs at least one algorithm, one budget and one seed")
+    if len(set(algorithms)) < len(algorithms) or len(set(budgets)) < len(budgets):
+        raise ConfigError(f"a comparison names each method and each budget once: {algorithms}, {budgets}")
+    (resource,) = base.resources()[0]
+    axis = f"budget.{resource}"
+    runs = {name: _entrant(base, name) for name in algorithms}
+    _check_heeded(base.options, list(runs.values()))
+    entries = [
+        (Point(name, {axis: budget}, seed, config.key), config)
+        for budget in budgets
+        for name, run in runs.items()
+        for seed in range(seeds)
+        for config in [
+            taking_part(
+                replace(run, budget=(f"{resource}={budget:.15g}",), seed=seed, noise_from_seed=bool(run.privacy))
+            )
+        ]
+    ]
+    study = Study(
+        name="compare",
+        title=f"Methods at equal cost on {base.request.data}",
+        question=f"{', '.join(algorithms)}: which of them learns most from the same budget?",
+        metric=metric,
+        x=axis,
+        seeds=seeds,
+        reference=algorithms[0],
+        column=metric,
+        variants=[Variant(name, name, name, bool(base.tune), is_yardstick(name)) for name in algorithms],
+        axes={axis: list(budgets)},
+        points=[point for point, _ in entries],
+    )
+    return PlannedStudy(study, {point.run: config for point, config in entries})
+
+
+def _entrant(base: RunConfig, algorithm: str) -> RunConfig:
+    """A method of the comparison; a policy is for those that decide their work."""
+    policy = ("policy", *(option.name for entry in POLICIES.values() for option in entry.options))
+    options = base.options if ALGORITHMS[algorithm].decides_steps else base.options.without(policy)
+    return taking_part(replace(base, algorithm=algorithm, options=options))
+
+
+def _check_heeded(options: Options, entrants: Sequence[RunConfig]) -> None:
+    """Refuse a setting that none of the methods pays heed to."""
+    given = options.set_names()
+    heeded = {name for name in given for run in entrants if run.options[name] == options[name]}
+    if unheeded := sorted(set(given) - heeded):
+        raise ConfigError(no_effect(" or ".join(run.algorithm for run in entrants), unheeded))

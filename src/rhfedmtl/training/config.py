@@ -108,7 +108,7 @@ class RunConfig:
     def _words(self) -> Iterator[str]:
         yield from ("--algorithm", self.algorithm)
         yield from self.request.words()
-        for name in self.options.given():
+        for name in self.options.set_names():
             yield from flag(name, self.options[name])
         for text in self.cost:
             yield from ("--cost", text)

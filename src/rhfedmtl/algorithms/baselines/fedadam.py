@@ -27,7 +27,7 @@ class AdaptiveServer(Server):
     step_size: float
     yogi: bool
 
-    def begin(self, initial: FloatArray) -> Memory:
+    def initial_memory(self, initial: FloatArray) -> Memory:
         """Return m and v."""
         return np.zeros(initial.shape[1:]), np.full(initial.shape[1:], TAU**2)
 

@@ -43,7 +43,7 @@ class NewtonServer(Server):
     relationship: Relationship
     newton_steps: int
 
-    def begin(self, initial: FloatArray) -> Memory:
+    def initial_memory(self, initial: FloatArray) -> Memory:
         """Return the memory that requests the gradient at the start."""
         return _GRADIENT, np.zeros(1)
 

@@ -69,7 +69,7 @@ class ConstantAnswer(SgdMethod):
 
 
 @dataclass(frozen=True)
-class Once:
+class SingleRound:
     """Policy with a single round in which every row counts once; it repeats the round if an update was lost."""
 
     def plan(self, situation: Situation) -> Plan | None:
@@ -82,4 +82,4 @@ class Once:
 def constant(options: Options, kind: str) -> Algorithm:
     """Return the algorithm that predicts the most frequent class, or the mean; nothing is charged."""
     settings = {**options.sgd(kind), "intercept": True}
-    return Algorithm(ConstantAnswer(**settings), Once(), one_terminal_per_task)
+    return Algorithm(ConstantAnswer(**settings), SingleRound(), one_terminal_per_task)

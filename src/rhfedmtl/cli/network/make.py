@@ -123,7 +123,7 @@ def init(
     precise = options.in_precision(precision, bytes_bind="bytes" in resources.measured or prices.has_bytes(prices))
     learning = {
         "algorithm": algorithm,
-        "options": {name: precise[name] for name in precise.given()},
+        "options": {name: precise[name] for name in precise.set_names()},
         "scale": scale or "",
         "seed": seed,
         "certify_every": every(certify_every),
