@@ -35,9 +35,8 @@ class AlgorithmEntry(Entry[Algorithm]):
     """An algorithm: called with `Options` and the kind of labels, it makes an `Algorithm`.
 
     Tuning tries the candidates of ``grid``, as many as for every other algorithm, with step sizes for rows of norm 1.
-    If the user sets H, ``grid_for_given_steps`` replaces it to spend the trials elsewhere. An algorithm that
-    ``decides_steps`` ignores H and K of the options. A ``yardstick`` pays nothing, has no budget, and runs until it is
-    solved.
+    If the user sets H, ``grid_for_given_steps`` replaces it to spend the trials elsewhere. A comparison passes no H and
+    K to an algorithm that ``decides_steps``. A ``yardstick`` pays nothing, has no budget, and runs until it is solved.
     """
 
     grid: Grid = field(default_factory=dict, kw_only=True)

@@ -2,7 +2,7 @@
 
 The problem is (1/N) [Σ_b loss_b + ½ tr(W Q Wᵀ)] with Q positive definite and G = Q⁻¹. Models and dual vectors
 of all tasks are arrays (task, column, feature); "W G" means that G mixes the task axis. A relationship defines Q
-(`relationships.py`, `learned.py`); the cloud takes anchors and certificates from it. No function sees a row of data.
+(`relationships.py`, `learned.py`); the cloud makes anchors and certificates with it. No function sees a row of data.
 
 **Anchors by splitting.** A station has a single weight, λ_b, so the coupling is split: with D = diag(λ_b) and the
 eigenmodes of D^-½ Q D^-½, a mode of eigenvalue κ
@@ -352,7 +352,7 @@ def check_ratio(lambda1: float, lambda2: float) -> None:
 
 
 def check_weight(name: str, weight: float, *, positive: bool = False) -> None:
-    """Raise ConfigError unless 0 ≤ weight ≤ `MOST_WEIGHT`, or 1/`MOST_WEIGHT` ≤ weight if it must be ``positive``."""
+    """Raise ConfigError unless 0 ≤ weight ≤ `MOST_WEIGHT`; a ``positive`` weight must be at least 1/`MOST_WEIGHT`."""
     if not math.isfinite(weight) or weight < 0.0 or (positive and weight == 0.0):
         bound = "> 0" if positive else ">= 0"
         raise ConfigError(f"{name} must be a finite number {bound}, got {weight}")

@@ -40,8 +40,8 @@ class Learned(Relationship):
 
         (1/N) [Σ_b loss_b + λ1/2 ‖W‖² + λ2/(2N) (tr(W Ω⁻¹ Wᵀ) + ε tr(Ω⁻¹))].
 
-    The paper's λ2 is this λ2 divided by 2N, as with tr Ω = 1 it acts 2N times as strongly. Ω stays if its relative
-    change is at most ``tolerance``.
+    The paper's λ2 is this λ2 divided by 2N: with tr Ω = 1 the paper's λ2 acts 2N times as strongly. Ω stays if its
+    relative change is at most ``tolerance``.
     """
 
     lambda1: float = LAMBDA1
@@ -52,7 +52,7 @@ class Learned(Relationship):
     schedule: LearningSchedule | None = field(default_factory=LearningSchedule)
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for weights and matrices without a unique solution of the problem."""
+        """Raise ConfigError for weights or matrices that leave the problem without a unique solution."""
         check_weight("lambda1", self.lambda1, positive=True)
         check_weight("lambda2", self.lambda2, positive=False)
         check_weight("epsilon", self.epsilon, positive=True)

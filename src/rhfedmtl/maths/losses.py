@@ -247,9 +247,9 @@ class Logistic(NamedTuple):
         b = y * a
         if b < -BOX_TOLERANCE or b > 1.0 + BOX_TOLERANCE:
             return math.inf
-        left = b * math.log(b) if b > 0.0 else 0.0
-        right = (1.0 - b) * math.log1p(-b) if b < 1.0 else 0.0
-        return left + right
+        first = b * math.log(b) if b > 0.0 else 0.0
+        second = (1.0 - b) * math.log1p(-b) if b < 1.0 else 0.0
+        return first + second
 
     def dual_step(self, a: float, y: float, z: float, q: float) -> float:
         """Return the step to the root of log((1−b)/b) − yz − q(b − b_old), by Newton in t = logit(b) inside a bracket.
@@ -356,10 +356,10 @@ def is_quadratic(loss: Loss) -> bool:
 
 
 def has_corners(loss: Loss) -> bool:
-    """Return True if most rows settle at an end of their box and `line` gives their slope: L has corners."""
+    """Return True if L has corners and `line` gives slopes: then most rows settle at an end of their box."""
     return loss.smoothness == 0.0 and loss.quadratic
 
 
 def check_loss(loss: Loss) -> None:
-    """Raise ConfigError for parameters without a convex loss of this name; such a loss has a method ``check``."""
+    """Raise ConfigError for parameters that make a loss not convex or not what its name says (method ``check``)."""
     getattr(loss, "check", lambda: None)()

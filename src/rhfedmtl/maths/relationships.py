@@ -52,7 +52,7 @@ class MeanRegularised(Relationship):
     plain: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for weights without a unique solution of the problem."""
+        """Raise ConfigError for weights that leave the problem without a unique solution."""
         check_weight("lambda1", self.lambda1, positive=True)
         check_weight("lambda2", self.lambda2, positive=False)
 
@@ -117,8 +117,8 @@ class MeanRegularised(Relationship):
     def extra_coupling(self, V: Models) -> float:
         """Return how far λ2 must rise for G to give the mean and the deviations from it the sizes that V has.
 
-        By modes, G is 1/λ1 for the mean and 1/(λ1+λ2) for each of the N − 1 others, and V has N‖v̄‖² and Σ_b ‖v_b −
-        v̄‖². The result is 0 if λ2 is at least λ1.
+        By modes, G is 1/λ1 for the mean and 1/(λ1+λ2) for each of the N − 1 others, and V has N‖v̄‖² and
+        Σ_b ‖v_b − v̄‖². The result is 0 if λ2 is at least λ1.
         """
         mean = V.mean(axis=0)
         common, deviations = (len(V) - 1) * len(V) * float(np.sum(mean * mean)), float(np.sum(np.square(V - mean)))
@@ -143,7 +143,7 @@ class Unrelated(Relationship):
     lambda1: float = LAMBDA1
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for weights without a unique solution of the problem."""
+        """Raise ConfigError for weights that leave the problem without a unique solution."""
         check_weight("lambda1", self.lambda1, positive=True)
 
     def precision(self, n_tasks: int) -> Matrix:

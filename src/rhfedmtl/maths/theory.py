@@ -1,8 +1,9 @@
-"""A-priori guarantees of the theory: convergence, rounds and cost before any measurement (MATHS.md, section 7).
+"""Predictions of the theory before any measurement: convergence, rounds and cost (MATHS.md, section 7).
 
-Planning and the policies call them. They hold for γ > 0 ((1/γ)-smooth losses), averaging, a fixed anchor, sampling
-with replacement, and in expectation. λ is λ1 + λ2, n = n_b the samples of a station, ñ the samples of its largest
-terminal, R = max ‖x‖ (1 after unit scaling), N_b the terminals of a station. Arguments may be arrays that broadcast.
+Plans, the policy ``theoretical`` and studies call them. They hold for γ > 0 ((1/γ)-smooth losses), averaging, a fixed
+anchor, sampling with replacement, and in expectation. λ is λ1 + λ2, n = n_b the samples of a station, ñ the samples of
+its largest terminal, R = max ‖x‖ (1 after unit scaling), N_b the terminals of a station. Arguments may be arrays that
+broadcast.
 """
 
 from __future__ import annotations

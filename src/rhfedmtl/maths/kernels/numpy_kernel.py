@@ -122,7 +122,7 @@ def ascend(
     profile_length: int = 0,
     threads: int = 1,
 ) -> Answers:
-    """Take the coordinate steps of all terminals with orders; return the sums of each station."""
+    """Take the coordinate steps of all terminals with steps > 0; return the sums of each station."""
     n, shape = len(layout.starts) - 1, orders.models.shape[1:]
     answers = Answers(np.zeros((n, *shape)), np.zeros((n, CURVE)), np.zeros((n, profile_length)))
     if profile_length and loss.quadratic:
@@ -290,7 +290,7 @@ def shares(rows: Rows, layout: Layout, duals: Duals, width: int) -> Float64Array
 def descend(
     loss: Loss, rows: Rows, layout: Layout, duals: Duals, orders: Orders, slots: Slots, *, threads: int = 1
 ) -> Answers:
-    """Take the gradient steps of all terminals with orders; return Σ_t n_t (w_t − w) of each station."""
+    """Take the gradient steps of all terminals with steps > 0; return Σ_t n_t (w_t − w) of each station."""
     n = len(layout.starts) - 1
     answers = Answers(np.zeros((n, *orders.models.shape[1:])), np.zeros((n, CURVE)), np.empty((n, 0)))
     for job in _jobs(rows, layout):

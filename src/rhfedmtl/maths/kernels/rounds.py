@@ -1,8 +1,8 @@
 """Inputs and outputs of a round: rows, layout of terminals under stations, orders, answers, random numbers.
 
-They are plain arrays in NumPy, which is all that a small terminal has. Kernels (`kernel.py`) do the work on them.
-Terminals are grouped under their base station into blocks of at most ``BLOCK``. A block is summed in the order of
-terminal ids, a station in the order of its blocks, so neither threads nor engines ever change a result.
+They are plain NumPy arrays; a small terminal needs nothing else. Kernels (`kernel.py`) do the work on them. Terminals
+are grouped under their base station into blocks of at most ``BLOCK``. A block is summed in the order of terminal ids,
+a station in the order of its blocks, so neither threads nor engines ever change a result.
 
 Randomness is addressed by (seed, round, terminal id): a counter-based generator (SplitMix64), no state anywhere.
 """
@@ -136,9 +136,9 @@ class Slots(NamedTuple):
 
     ``probes`` rows are drawn in each round and visited before and after the steps, to estimate how the loss and its
     gradient change (0: no estimate). These visits count as part of H; if H leaves no step besides them, all of H are
-    steps. With ``inner`` steps only slot 1 steps, and slot 0 follows it by a share ``outer`` of the way (0: slots are
-    independent). A ``control`` below 0 leaves steps unchanged; otherwise they are corrected, and p is ``control``, or
-    1/H if that is 0.
+    steps. With ``inner`` = 0 all slots step. With ``inner`` steps only slot 1 steps, and slot 0 follows it by a share
+    ``outer`` of the way. A ``control`` below 0 leaves steps unchanged; otherwise they are corrected, and p is
+    ``control``, or 1/H if that is 0.
     """
 
     lam: float
@@ -172,8 +172,8 @@ def next_pass(n: Any, active: Any, n_staying: Any, largest_move: Any, full_pass_
     """Return the rows of the next pass, the limit of ``excess`` for rows that stay, and the move of the last full pass.
 
     In a pass over ``active`` of n rows, a row rests if an end of its box holds it back by more than any row moved
-    (``largest_move``, as slopes of the dual); ``n_staying`` rows do not rest. All rows are visited again when the
-    largest move falls to a tenth of ``full_pass_move``, the largest move of the last full pass.
+    (``largest_move``, as slopes of the dual); ``n_staying`` rows do not rest. All rows are visited again if no row
+    stays, or when the largest move falls to a tenth of ``full_pass_move``, the largest move of the last full pass.
     """
     if active == n:
         full_pass_move = largest_move

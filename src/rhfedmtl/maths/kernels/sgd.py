@@ -136,7 +136,7 @@ def _prepare_correction(rows: Any, t: Any, alpha: Any, workspace: Any) -> None:
 
 @inlined
 def _note_gradient(loss: Any, rows: Any, t: Any, i: Any, share: Any, workspace: Any) -> None:
-    """Add the part of the next step, for row i, to c_t."""
+    """Add the slope of the next step, for row i, to the coefficients of c_t."""
     for c in range(rows.y.shape[1]):
         g = rows.weight[i] * slope(loss, score(rows, i, workspace.w, c), rows.y[i, c])
         workspace.slopes[i - rows.starts[t], c] += share * g
@@ -216,7 +216,7 @@ def _distance(a: Any, b: Any, first: Any, n: Any) -> Any:
 def _estimate(loss: Any, rows: Any, t: Any, slots: Any, workspace: Any) -> None:
     """Compute the estimates for the control of Wang et al., times n_t; the gradient goes below the model.
 
-    ``curve`` gets ρ = |F(w) − F(w₀)|/‖w − w₀‖, β = ‖∇F(w) − ∇F(w₀)‖/‖w − w₀‖, ‖∇F_t(w₀)‖², the square of the mean
+    ``curve`` gets ρ = |F(w) − F(w₀)|/‖w − w₀‖, β = ‖∇F(w) − ∇F(w₀)‖/‖w − w₀‖, ‖∇F_t(w₀)‖², the squared norm of the mean
     gradient in the order (of the round before), and 1. F is the mean over the probes.
     """
     columns = rows.y.shape[1]
