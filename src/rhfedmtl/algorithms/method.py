@@ -2,7 +2,7 @@
 
 A station keeps a matrix U of ``rows`` × features, a terminal answers an order with a matrix of the same shape, and
 merging is U += factor · Σ answers for every method. The method defines the meaning of U, the model that orders carry,
-and the reports to the cloud and the anchors from it.
+and the vectors that travel between station and cloud.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Method(ABC):
         """Return the factor on the sum of updates."""
 
     def check(self, federation: Federation) -> None:
-        """Raise DataError for data that this loss cannot learn; the message names the first bad row."""
+        """Raise DataError for data that this loss cannot learn, with the task and terminal of the first bad row."""
         if self.loss.classifier and federation.kind == "regression":
             raise DataError(
                 f"{type(self.loss).__name__} needs classes, but the labels of {federation.origin.name!r} are "
