@@ -1,4 +1,4 @@
-"""Predictions of the theory before any measurement: convergence, rounds and cost (MATHS.md, section 7).
+"""Predictions of the theory before any measurement: convergence, rounds and cost (docs/mathematics.md).
 
 Plans, the policy ``theoretical`` and studies call them. They hold for γ > 0 ((1/γ)-smooth losses), averaging, a fixed
 anchor, sampling with replacement, and in expectation. λ is λ1 + λ2, n = n_b the samples of a station, ñ the samples of
