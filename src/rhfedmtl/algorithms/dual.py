@@ -84,5 +84,5 @@ class DualMethod(Method):
         return lam * max(n, 1.0) / self.merge.sigma(members)
 
     def factor(self, arrived: Arrived) -> float:
-        """Return the factor of the merge; a gradient (λ_b = ∞) replaces the previous update, so its factor is 1."""
-        return 1.0 if math.isinf(arrived.scale) else self.merge.factor(arrived)
+        """Return the factor of the merge; 1 in a gradient round, which replaces all duals."""
+        return 1.0 if arrived.gradient else self.merge.factor(arrived)

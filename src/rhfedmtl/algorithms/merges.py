@@ -20,7 +20,10 @@ CHOICES = (AUTO, ASCENT, NEWTON)
 
 
 class Arrived(NamedTuple):
-    """Input of a merge: R answers, their sum Δ, the station's model, λ_b n_b, the profile, and R's samples."""
+    """Input of a merge: R answers, their sum Δ, the station's model, λ_b n_b, the profile, and R's samples.
+
+    ``gradient`` is true in a gradient round.
+    """
 
     answers: int
     delta: npt.NDArray[np.float64]

@@ -63,7 +63,7 @@ class Channel:
 
     @property
     def for_gradients(self) -> Channel:
-        """Channel of updates with λ_b = ∞: a search needs more digits of gradients."""
+        """Channel of the updates of a gradient round: a search needs more digits of gradients."""
         return self
 
     @property
@@ -215,7 +215,7 @@ class Method(ABC):
 
     @abstractmethod
     def model(self, U: FloatArray, n: Any, center: FloatArray, lam: Any, origin: Any = 0.0) -> FloatArray:
-        """Return the model that orders carry; if `report` gives the origin, it is the centre to the bit."""
+        """Return the model that orders carry; it is the centre to the bit if `report` gives the origin or λ is ∞."""
 
     @abstractmethod
     def report(self, U: FloatArray, n: Any) -> FloatArray:

@@ -122,7 +122,7 @@ def plan(
     with_data = (context.params["data"] or context.params["path"]) is not None
     if pilot is not None and not with_data:
         told = [name for name in SPLIT_FIELDS if getattr(request, name) is not None]
-        told += [name for name in options.given() if name in OF_A_PROBLEM]
+        told += [name for name in options.set_names() if name in OF_A_PROBLEM]
         if told or features is not None or columns != 1:
             raise ConfigError(f"{pilot} has its own {', '.join(told) or 'sizes'}: leave that out, or give --data")
     asked = PlanRequest(
@@ -149,41 +149,6 @@ def plan(
         print_json({**report.to_dict(), "configuration": asked.configuration()})
     else:
         text_of.show(report)
-
-
-def _check_heeded(options: Options) -> None:
-    """Refuse settings of algorithms that are not planned: plans are for RHFedMTL and, with policy fixed, HFedMTL."""
-    from rhfedmtl.algorithms.options import idle, no_effect
-
-    if unheeded := idle("rhfedmtl", options):
-        raise ConfigError(no_effect("a plan", unheeded, options))
-
-
-def _check_untold(pilot: Path, request: Request, options: Options, *, sizes: bool) -> None:
-    """Refuse what a pilot that was kept has of its own."""
-    told = [name for name in SPLIT_FIELDS if getattr(request, name) is not None]
-    told += [name for name in options.set_names() if name in OF_A_PROBLEM]
-    if told or sizes:
-        raise ConfigError(f"{pilot} has its own {', '.join(told) or 'sizes'}: leave that out, or give --data")
-
-
-@contextmanager
-def _bar(*, live: bool) -> Iterator[Any]:
-    """Show on stderr which budget is being tried."""
-    if not live:
-        yield lambda *_: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (BarColumn(24), TextColumn("{task.completed}/{task.total} budgets  {task.fields[state]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, state="first budget")
-
-        def show(done: int, total: int, point: Any) -> None:
-            bar.update(task, completed=done, total=total, state=f"{amount(point.budget)} gives {point.result:.4g}")
-
-        yield show
 
 
 def calibrate(

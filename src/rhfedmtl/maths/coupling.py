@@ -45,7 +45,8 @@ class Anchors(NamedTuple):
     """The problem of base station b: minimise loss_b + λ_b/2 ‖w − c_b‖² + constant_b.
 
     ``center`` is the model that a station holds when its v_b equals ``origin``. Without an ``origin`` that v_b is zero,
-    and ``center`` is c_b.
+    and ``center`` is c_b. With ``gradient``, stations hold c_b at any v_b: λ_b does not count, and the limit ∞ replaces
+    it.
     """
 
     center: Models

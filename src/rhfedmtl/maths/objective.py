@@ -29,19 +29,20 @@ SWEEPS = 100
 
 def station_primal(losses: Vector, n: Vector, W: Models, anchors: Anchors) -> Vector:
     """Return P_b(w) = (1/n_b) Σ L + λ_b/2 ‖w_b − c_b‖² + constant_b."""
-    distances = squared_norms(W - anchors.zero)
-    return losses / n + np.where(distances > 0.0, anchors.lam, 0.0) / 2.0 * distances + anchors.constant
+    distances, lam = squared_norms(W - anchors.zero), np.inf if anchors.gradient else anchors.lam
+    return losses / n + np.where(distances > 0.0, lam, 0.0) / 2.0 * distances + anchors.constant
 
 
 def station_dual(
     dual_sums: Vector, n: Vector, V: Models, anchors: Anchors, residuals: ResidualBounds | None = None
 ) -> Vector:
     """Return D_b(α) = (1/n_b) Σ −L*(−α) − ‖v_b‖²/(2λ_b) − c_bᵀv_b + constant_b; with ``residuals`` a lower bound."""
-    quadratic = squared_norms(V) / (2.0 * anchors.lam)
+    lam = np.inf if anchors.gradient else anchors.lam
+    quadratic = squared_norms(V) / (2.0 * lam)
     dual = dual_sums / n - quadratic - _inner(anchors.zero, V) + anchors.constant
     if residuals is None:
         return dual
-    return np.asarray(dual - residuals.largest_product(anchors.models_at(V)) - residuals.norms**2 / (2.0 * anchors.lam))
+    return np.asarray(dual - residuals.largest_product(anchors.models_at(V)) - residuals.norms**2 / (2.0 * lam))
 
 
 def joint_primal(losses: Vector, n: Vector, W: Models, relationship: Relationship) -> float:

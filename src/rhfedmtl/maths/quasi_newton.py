@@ -1,7 +1,7 @@
 """Quasi-Newton steps on the joint problem of all tasks, taken by the cloud.
 
-From any W terminals can set α_i = −L′(z_i). Then V = [−∇loss_b(w_b)], and the gradient of N·P is W Q − V. A round at
-a station with λ_b = ∞ does exactly this: it costs a pass, keeps U_b = Σ_t X_tᵀα_t, and every α on the way is a dual
+From any W terminals can set α_i = −L′(z_i). Then V = [−∇loss_b(w_b)], and the gradient of N·P is W Q − V. A round
+whose work is "gradient" does exactly this: it costs a pass, keeps U_b = Σ_t X_tᵀα_t, and every α on the way is a dual
 point with a certificate. A run can switch between coordinate ascent and this search at no cost.
 
 The Hessian of N·P is Q + diag(H_b), where Q needs no estimate and the losses of a task depend on its model alone. So a

@@ -17,7 +17,7 @@ from rhfedmtl.maths.coupling import squared_norms
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.mixtures import between
 from rhfedmtl.maths.objective import Dual, Points, ResidualBounds, any_models
-from rhfedmtl.maths.quasi_newton import ASCENT, SEARCHES, STRETCHES, QuasiNewton, Solver
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, SEARCHES, STRETCHES, QuasiNewton, Solver, Work
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 from rhfedmtl.roles.states import Event, Table, follow, frozen

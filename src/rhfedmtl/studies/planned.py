@@ -138,7 +138,7 @@ def side_by_side(
 
 def _check_heeded(options: Options, entrants: Sequence[RunConfig]) -> None:
     """Refuse a setting that all methods ignore."""
-    settings = options.given()
+    settings = options.set_names()
     used = {name for name in settings for run in entrants if run.options[name] == options[name]}
     if unheeded := sorted(set(settings) - used):
         raise ConfigError(no_effect(" or ".join(run.algorithm for run in entrants), unheeded))

@@ -48,8 +48,12 @@ class NewtonServer(Server):
         return _GRADIENT, np.zeros(1)
 
     def weights(self, n_tasks: int, memory: Memory) -> FloatArray:
-        """Return ∞ for a gradient, q_b for a direction."""
-        return np.diag(self.relationship.precision(n_tasks)) if memory[0] else np.full(n_tasks, np.inf)
+        """Return q_b, which directions need."""
+        return np.diag(self.relationship.precision(n_tasks))
+
+    def work(self, memory: Memory) -> Work:
+        """Return the work of the next round: gradients and directions take turns."""
+        return ASCENT if memory[0] else GRADIENT
 
     def passes(self, memory: Memory) -> int:
         """Return 1 for a gradient, and the conjugate-gradient steps for a direction."""
@@ -115,7 +119,7 @@ class Giant(SgdMethod):
         station = np.repeat(layout.station, np.diff(layout.blocks))
         ends = np.arange(len(layout.order) + 1)
         per_terminal = Layout(layout.order, ends, ends[:-1], ends)
-        compute = self._gradients if np.isinf(orders.scale).all() else self._directions
+        compute = self._gradients if orders.gradient.all() else self._directions
         results = compute(kernel, rows, per_terminal, orders, station)
         results[orders.steps[layout.order] == 0] = 0.0
         blocks = np.zeros((len(layout.station), *results.shape[1:]))
@@ -152,8 +156,9 @@ class Giant(SgdMethod):
         """Return s L″(z) of every row and column, from α = −L′(z): L″ is 1 over the curvature of the conjugate at α."""
         duals, steps = make_duals(rows), np.zeros(len(rows.sizes), dtype=np.int64)
         steps[layout.order] = rows.sizes[layout.order]
-        sent, scale = W.astype(rows.X.dtype), np.full(len(layout.order), np.inf)
-        kernel.ascend(self.loss, rows, layout, duals, Orders(sent, scale, steps, np.uint64(0), np.uint64(0), False))
+        sent, scale = W.astype(rows.X.dtype), np.ones(len(layout.order))
+        orders = Orders(sent, scale, steps, np.uint64(0), np.uint64(0), False, scale > 0.0)
+        kernel.ascend(self.loss, rows, layout, duals, orders)
         s = rows.weight[:, None]
         return np.asarray(s * _hessian(self.loss, duals.pending / np.where(s > 0.0, s, 1.0), rows.y), dtype=np.float64)
 

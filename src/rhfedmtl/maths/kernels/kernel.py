@@ -76,7 +76,7 @@ class Kernel(Protocol):
 def gradients(
     kernel: Kernel, loss: Loss, rows: Rows, layout: Layout, models: Float64Array, *, threads: int = 1
 ) -> Float64Array:
-    """Return −Σ s L′(z) x of each station under its model (station, column, feature): a pass from α = 0 with q = 0."""
+    """Return −Σ s L′(z) x of each station under its model (station, column, feature): a pass from α = 0."""
     steps = np.zeros(len(rows.sizes), dtype=np.int64)
     steps[layout.order] = rows.sizes[layout.order]
     sent, every = np.ascontiguousarray(models, rows.X.dtype), np.ones(len(models))

@@ -181,7 +181,8 @@ class _Column:
 
     def __init__(self, loss: Loss, rows: Rows, duals: Duals, orders: Orders, job: _Job, column: int) -> None:
         self.loss, self.corners = loss, has_corners(loss)
-        self.X, self.per_scale, self.constant = rows.X[job.place], 1.0 / float(orders.scale[job.station]), rows.constant
+        self.X, self.constant = rows.X[job.place], rows.constant
+        self.per_scale = 0.0 if orders.gradient[job.station] else 1.0 / float(orders.scale[job.station])
         self.y, self.weight, self.norm = (
             part[job.place].tolist() for part in (rows.y[:, column], rows.weight, rows.norm)
         )

@@ -96,8 +96,9 @@ class Layout(NamedTuple):
 class Orders(NamedTuple):
     """Orders of a round to the terminals.
 
-    ``models[b]`` is w_b (a row per column of y) and ``scale[b]`` is λ_b n_b/σ′_b. ``steps[t]`` is H; a terminal with 0
-    does nothing. ``uniform`` draws rows with replacement instead of in passes.
+    ``models[b]`` is w_b (a row per column of y) and ``scale[b]`` is λ_b n_b/σ′_b. With ``gradient[b]`` steps do not
+    move the model: a pass sets every α_i to −L′(z_i). ``steps[t]`` is H; a terminal with 0 does nothing. ``uniform``
+    draws rows with replacement instead of in passes.
     """
 
     models: FloatArray
