@@ -517,7 +517,7 @@ def test_a_pass_over_its_own_rows_is_the_least_of_every_terminal(policy: Any, pr
         assert plan is not None
         assert (plan.local_steps >= SIZES).all()
         if isinstance(policy, Measured):
-            assert fits(event_totals(found.prices, found.round_event(plan.local_steps)), found.ledger.room)
+            assert fits(event_totals(found.prices, found.round_event(plan.local_steps)), found.ledger.remaining)
     if isinstance(policy, Fixed):
         assert plan is not None
         np.testing.assert_array_equal(plan.local_steps, SIZES)

@@ -330,7 +330,7 @@ def test_charges_survive_a_checkpoint() -> None:
 def put_away(ledger: Ledger) -> Ledger:
     """A ledger that goes through a checkpoint."""
     found = Ledger(ledger.cost, ledger.budget)
-    found.recall(Ledger.from_dict(ledger.to_dict()).charges(), ledger.exact())
+    found.restore(Ledger.from_dict(ledger.to_dict()).charges(), ledger.exact_sums())
     return found
 
 
@@ -345,7 +345,7 @@ def test_a_condensed_ledger_goes_on_to_the_bit() -> None:
     assert len(found) == len(ledger) < 20
     for number in range(200, 300):
         assert (found.spent, found.left) == (ledger.spent, ledger.left)
-        assert found.room == ledger.room
+        assert found.remaining == ledger.remaining
         for each in (found, ledger):
             each.charge(RoundEvent(number, layout, np.array([1, 2, number % 9])))
 

@@ -21,7 +21,7 @@ from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.policies.measured.progress import PASS_RATE, ProgressModel, waiting
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.policies.theoretical import Theoretical
-from rhfedmtl.resources.billing import Placement, event_totals, waited
+from rhfedmtl.resources.billing import Placement, event_totals, waiting_times
 from rhfedmtl.resources.costs import Cost, Prices
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import MessageSizes
@@ -287,7 +287,7 @@ def test_a_schedule_with_different_rounds_fits_the_budget(pace: list[float], bud
         event = replace(s.round_event(best.local_steps, best.station_rounds > k), ahead=ahead)
         for name, amount in event_totals(s.prices, event).items():
             spent[name] += best.cloud_rounds * amount
-        ahead = waited(s.prices, event)
+        ahead = waiting_times(s.prices, event)
     if best.cloud_rounds * best.station_rounds.max() > 1:  # the last round may be cut to what is left
         for name, limit in s.ledger.budget.items():
             assert spent[name] <= limit * (1 + 1e-9)

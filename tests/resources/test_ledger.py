@@ -232,7 +232,7 @@ def test_the_largest_affordable_round_is_accepted_and_one_step_more_refused(
     ledger, _ = charge_what_fits(*situation)
     event = RoundEvent(99, Placement(np.arange(3) % 2, 2), 0)
     cost = Cost.of(dict.fromkeys(ledger.cost, "0.1,0.7"))
-    h = steps_affordable(cost, event, ledger.room, most=200)
+    h = steps_affordable(cost, event, ledger.remaining, max_steps=200)
     assert h == 200 or not ledger.can_afford(charges(cost, replace(event, local_steps=h + 1)))
     if h:
         ledger.charge(charges(cost, replace(event, local_steps=h)))
@@ -323,7 +323,7 @@ def test_unlimited_types_are_recorded() -> None:
     ledger.charge(RoundEvent(1, PAPER, 2, bytes_up=1e9))
     assert ledger.spent == {"energy": 55.0, "bytes": 2.5e10}
     assert ledger.left == {"energy": 5.0, "bytes": math.inf}
-    assert list(ledger.room) == ["energy"]
+    assert list(ledger.remaining) == ["energy"]
 
 
 def test_more_budget_for_the_same_run() -> None:

@@ -85,7 +85,7 @@ def dry_run(
         most = max(1, (most_rounds - done.rounds) // stage.rounds)
         if isinstance(policy, Fixed) and policy.cloud_rounds is not None:
             most = min(most, policy.cloud_rounds - now.cloud_rounds)
-        times = max(1, times_affordable(stage.spent, now.ledger.room, most)) if whole else 1
+        times = max(1, times_affordable(stage.spent, now.ledger.remaining, most)) if whole else 1
         if not is_constant(policy) and number < most_plans - 1:
             times = max(1, (times - _SINGLE) // _LEAP)
         done = done.then(_charge(now, stage, times))
@@ -152,7 +152,7 @@ class _Stage(NamedTuple):
 
 def _server_iteration(s: Situation, plan: Plan, outlook: ProgressModel, most_rounds: int) -> _Stage | None:
     """Anchors and up to K rounds, as far as they can be paid; None where not even the first can."""
-    room = s.ledger.room
+    room = s.ledger.remaining
     spent = s.server_iteration()
     rounds = terminal_steps = 0
     ahead = None
@@ -181,7 +181,7 @@ def _server_iteration(s: Situation, plan: Plan, outlook: ProgressModel, most_rou
 def _charge(s: Situation, stage: _Stage, times: int) -> DryRun:
     """Charge a server iteration, so many times, as one sum: the policy sees what is left, not who paid."""
     spent = {name: times * amount for name, amount in stage.spent.items()}
-    room = s.ledger.room
+    room = s.ledger.remaining
     s.ledger.charge(
         Charge.make(s.rounds, CLOUD, name, s.layout, None, min(amount, room.get(name, math.inf)))
         for name, amount in spent.items()

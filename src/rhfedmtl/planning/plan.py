@@ -329,7 +329,7 @@ class _Planner:
 
     def _feasible(self) -> dict[str, list[list[int]]]:
         """H that each budget allows and that all allow: f(H) within it by the bound, else one affordable round."""
-        s, room = self.start, self.start.ledger.room
+        s, room = self.start, self.start.ledger.remaining
         if isinstance(self.policy, Theoretical):
             # Try H = 1, 2, … until f(H) fits no budget any more, or far enough.
             most, fits_any = self._most_steps(), True
@@ -364,7 +364,7 @@ class _Planner:
         for i, h in enumerate(H.tolist()):
             round_cost = {name: float(c[i]) for name, c in rounds.items()}
             price = {name: amount + cloud[name] for name, amount in round_cost.items()}
-            times = times_affordable(price, self.start.ledger.room, most_rounds)
+            times = times_affordable(price, self.start.ledger.remaining, most_rounds)
             remaining = math.exp(times * float(self.outlook.log_left(effort(self.start, self.outlook, h))))
             K = None if bound is None else float(bound.K[h - 1])
             cost = None if bound is None else {name: float(curve[h - 1]) for name, curve in bound.cost.items()}

@@ -200,7 +200,7 @@ def seek_in_theory(
     if target.name != "gap":
         raise ConfigError(f"without data only a gap can be predicted, not {target.name}: give --data")
     budget = budget or Budget({})
-    resource = sought(cost, budget, resource)
+    limits, resource = budget.with_slack(), sought(cost, budget, resource)
     start = situation_of(shape, method, settings or Settings(), cost)
     limited = replace(start, ledger=Ledger(cost, {resource: 1.0}))
     asked: Bound = policy.bound if isinstance(policy, Theoretical) else "sound"
@@ -228,7 +228,7 @@ def seek_in_theory(
         notes=[
             "'paper' is necessary, not sufficient; 'sound' is enough in expectation, and far too careful",
             *(
-                f"the budget {'pays' if fits(bound.cost, budget.room()) else 'does not pay'} what '{name}' asks for"
+                f"the budget {'pays' if fits(bound.cost, limits) else 'does not pay'} what '{name}' asks for"
                 for name, bound in (bounds.items() if budget else ())
             ),
         ],
@@ -300,7 +300,7 @@ class _Simulation:
             for federation in self.federations
         ]
         for price in prices:
-            if not fits({name: price[name] for name in self.limits}, Budget(self.limits).room()):
+            if not fits({name: price[name] for name in self.limits}, Budget(self.limits).with_slack()):
                 least = amounts_text({name: price[name] for name in self.limits})
                 raise BudgetError(f"the limits cannot pay one round: the cheapest feasible plan costs {least}")
         least_needed = max(price[self.resource] for price in prices)

@@ -109,4 +109,4 @@ def _mean(s: Situation, seen: Observation, place: int) -> float:
 
 def _room(s: Situation) -> dict[str, float]:
     cloud = event_totals(s.prices, s.cloud_event())
-    return {name: limit - cloud.get(name, 0.0) for name, limit in s.ledger.room.items()}
+    return {name: limit - cloud.get(name, 0.0) for name, limit in s.ledger.remaining.items()}

@@ -207,7 +207,7 @@ class Situation:
         cloud = event_totals(self.prices, self.cloud_event())
         if not self.certificates_cost:
             return cloud
-        least, room = event_totals(self.prices, self.cloud_event(), self.round_event(1)), self.ledger.room
+        least, room = event_totals(self.prices, self.cloud_event(), self.round_event(1)), self.ledger.remaining
         every = self.certify_every
         parts = {
             name: price / every if isinstance(every, int) else min(price, CERTIFYING * least[name])

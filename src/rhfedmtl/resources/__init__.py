@@ -1,1 +1,1 @@
-"""Prices, budgets, what was spent, and the policies that decide how to spend it."""
+"""Prices, budgets, the cost of events, and the ledger that keeps spending within the budget."""

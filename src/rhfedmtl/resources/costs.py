@@ -1,12 +1,15 @@
-"""Prices, budgets, and what a round costs: J named resource types at once.
+"""Prices and budgets of J named resource types.
 
-A type adds up in one of two ways. ``sum``: every charge counts (energy, bytes, money). ``elapsed``: nodes work side
-by side, so only the slowest path of a round counts (time), and rounds add up:
+`Cost` holds the prices and `Budget` the limits; both read text, tables and TOML files. `billing` applies the prices to
+events, and `ledger` enforces the limits. This module never charges anything.
+
+There are two ways in which a type adds up. ``sum``: every charge counts (energy, bytes, money). ``elapsed``: nodes work
+in parallel, so only the slowest path of a round counts (time), and rounds add up:
 
     elapsed of a BS iteration = max_b [ station_round_b + max_t (H_t terminal_step_t + bytes on the link of t) ]
 
-Within a server iteration a station need not wait for others before its next round: what it had to wait anyway is not
-charged again (``ahead`` of a round).
+Within a server iteration a station need not wait for others before its next round. Time that it spends waiting is not
+charged twice (``ahead`` of a round).
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ FloatArray = npt.NDArray[np.float64]
 Price = float | FloatArray
 
 SLACK = 1e-12
-"""Relative slack of a limit, for decimal prices: three steps at 0.1 fit a budget of 0.3, though 3 * 0.1 > 0.3."""
+"""Relative slack of a limit against rounding: three steps at 0.1 fit a budget of 0.3, although 3 * 0.1 > 0.3."""
 
 _STATION_PRICES = ("station_round", "station_byte_up", "station_byte_down")
 _TERMINAL_PRICES = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
@@ -46,11 +49,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Prices of one resource type: a number, or an array with one value per terminal or per station.
+    """Prices of a resource type: each is a number, or an array with a value per terminal or per station.
 
-    ``terminal_step`` (one row visited), ``terminal_byte_up`` and ``terminal_byte_down`` (terminal ↔ station) may
-    differ by terminal; ``station_round`` (one BS iteration), ``station_byte_up`` and ``station_byte_down``
-    (station ↔ cloud) by station; ``cloud_round`` is the price of one server iteration.
+    ``terminal_step`` (a row visited), ``terminal_byte_up`` and ``terminal_byte_down`` (terminal ↔ station) may
+    differ by terminal; ``station_round`` (a BS iteration), ``station_byte_up`` and ``station_byte_down``
+    (station ↔ cloud) by station; ``cloud_round`` is the price of a server iteration.
     """
 
     terminal_step: Price = 0.0
@@ -70,7 +73,7 @@ class Prices:
             raise ConfigError(f"adds={self.adds!r}: a resource type adds up as 'sum' or as 'elapsed'")
 
     def to_dict(self) -> dict[str, float | list[float] | str]:
-        """Every price that is not zero, and how the type adds up."""
+        """Return every price that is not zero, and ``adds``."""
         table: dict[str, float | list[float] | str] = {}
         for name in PRICE_NAMES:
             price = getattr(self, name)
@@ -80,8 +83,8 @@ class Prices:
                 table[name] = price
         return table | {"adds": self.adds}
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Prices) and self.to_dict() == other.to_dict()
+    def __eq__(self, prices: object) -> bool:
+        return isinstance(prices, Prices) and self.to_dict() == prices.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -91,7 +94,7 @@ PRICE_NAMES = tuple(field.name for field in fields(Prices) if field.name != "add
 
 @dataclass(frozen=True)
 class Cost(Mapping[str, Prices]):
-    """Named resource types and the prices of each; a read-only mapping from type to `Prices`."""
+    """Prices of named resource types: a read-only mapping from type to `Prices`."""
 
     types: Mapping[str, Prices]
 
@@ -102,29 +105,30 @@ class Cost(Mapping[str, Prices]):
         object.__setattr__(self, "types", dict(self.types))
 
     @classmethod
-    def of(cls, given: CostLike) -> Cost:
-        """Read prices from what a user has: text, several texts, a table, or the path of a TOML file.
+    def of(cls, source: CostLike) -> Cost:
+        """Read prices from a text, several texts, a table, or the path of a TOML file.
 
-        Text is ``energy=0.1,10`` (terminal_step, station_round, cloud_round in this order) or, by name,
-        ``energy=step:0.1,station:10,cloud:5,byte:1e-6,adds:sum``; ``/`` separates the values of single terminals or
-        stations, as in ``step:0.1/0.2`` (a list of one ends in ``/``). A table holds the same names, short or full.
+        A text is ``energy=0.1,10`` (terminal_step, station_round, cloud_round in this order) or, by name,
+        ``energy=step:0.1,station:10,cloud:5,byte:1e-6,adds:sum``. ``/`` separates the values of single terminals or
+        stations, as in ``step:0.1/0.2`` (a list of a single value ends in ``/``). A table holds the same names, short
+        or full.
         """
-        if isinstance(given, Cost):
-            return given
-        if isinstance(given, Path):
-            return cls.from_toml(given)
-        if isinstance(given, Mapping):
-            return cls({str(name): _read_prices(str(name), prices) for name, prices in given.items()})
-        if isinstance(given, float | int):
-            raise ConfigError(f"cost {given:g} names no resource type; write it as in energy={given:g},10")
-        texts = [given] if isinstance(given, str) else list(given)
+        if isinstance(source, Cost):
+            return source
+        if isinstance(source, Path):
+            return cls.from_toml(source)
+        if isinstance(source, Mapping):
+            return cls({str(name): _read_prices(str(name), prices) for name, prices in source.items()})
+        if isinstance(source, float | int):
+            raise ConfigError(f"cost {source:g} names no resource type; write it as in energy={source:g},10")
+        texts = [source] if isinstance(source, str) else list(source)
         items = [item for text in texts for item in _split(text, "--cost energy=0.1,10")]
         _refuse_repeats(name for name, _ in items)
         return cls({name: _read_prices(name, spec) for name, spec in items})
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Cost:
-        """Read the table ``[cost]`` of a TOML file, or the whole file where it has none."""
+        """Read the table ``[cost]`` of a TOML file, or the whole file if it has no such table."""
         document = toml.read(path)
         rest = {name: prices for name, prices in document.items() if name != "budget"}
         return cls.of(_table(document.get("cost", rest), path))
@@ -143,7 +147,7 @@ class Cost(Mapping[str, Prices]):
         return "\n".join(lines)
 
     def format(self) -> tuple[str, ...]:
-        """Return one text per type that `of` reads back."""
+        """Return a text per type that `of` reads back."""
         return tuple(f"{name}={_format_prices(prices)}" for name, prices in self.types.items())
 
     def __getitem__(self, name: str) -> Prices:
@@ -162,23 +166,23 @@ class Cost(Mapping[str, Prices]):
         return len(self.types)
 
     def has_bytes(self, names: Iterable[str]) -> bool:
-        """Whether any of these types has a price for bytes."""
-        prices = (self.types[name] for name in names if name in self.types)
-        return any(np.any(getattr(each, field)) for each in prices for field in _BOTH_WAYS["byte"])
+        """Return True if any of these types has a price for bytes."""
+        tables = (self.types[name] for name in names if name in self.types)
+        return any(np.any(getattr(prices, field)) for prices in tables for field in _BOTH_WAYS["byte"])
 
     def check(self, n_terminals: int, n_stations: int) -> None:
-        """Refuse price arrays that do not have one value per terminal or per station."""
+        """Refuse price arrays that do not have a value per terminal or per station."""
         for name, prices in self.types.items():
-            for where, count, what in (
+            for fields_of_tier, count, tier in (
                 (_TERMINAL_PRICES, n_terminals, "terminals"),
                 (_STATION_PRICES, n_stations, "stations"),
             ):
-                for field in where:
+                for field in fields_of_tier:
                     price = getattr(prices, field)
                     if isinstance(price, np.ndarray) and len(price) != count:
                         raise ConfigError(
-                            f"cost {name}: {field} has {len(price)} values, but there are {count} {what}; "
-                            "give one for each, or one number for all"
+                            f"cost {name}: {field} has {len(price)} values, but there are {count} {tier}; "
+                            "give a value for each, or a single number for all"
                         )
 
 
@@ -187,7 +191,7 @@ CostLike = Cost | str | Sequence[str] | Mapping[str, Any] | Path
 
 @dataclass(frozen=True)
 class Budget(Mapping[str, float]):
-    """Hard limits: at most this much of each type may be spent. A type that is absent is recorded, not limited."""
+    """Hard limits on spending, by resource type. A type without a limit is recorded and not limited."""
 
     limits: Mapping[str, float]
 
@@ -205,19 +209,19 @@ class Budget(Mapping[str, float]):
         object.__setattr__(self, "limits", clean)
 
     @classmethod
-    def of(cls, given: BudgetLike) -> Budget:
-        """Read limits from text (``energy=1400``, ``energy=1400,time=60``), texts, a table, or a TOML file."""
-        if given is None:
+    def of(cls, source: BudgetLike) -> Budget:
+        """Read limits from a text (``energy=1400``, ``energy=1400,time=60``), texts, a table, or a TOML file."""
+        if source is None:
             return cls({})
-        if isinstance(given, Budget):
-            return given
-        if isinstance(given, Path):
-            return cls.from_toml(given)
-        if isinstance(given, Mapping):
-            return cls(given)
-        if isinstance(given, Real):
-            raise ConfigError(f"budget {given:g} names no resource type; write it as in energy={given:g}")
-        texts = [given] if isinstance(given, str) else list(given)
+        if isinstance(source, Budget):
+            return source
+        if isinstance(source, Path):
+            return cls.from_toml(source)
+        if isinstance(source, Mapping):
+            return cls(source)
+        if isinstance(source, Real):
+            raise ConfigError(f"budget {source:g} names no resource type; write it as in energy={source:g}")
+        texts = [source] if isinstance(source, str) else list(source)
         if not all(isinstance(text, str) for text in texts):
             raise ConfigError(f"budget {texts} names no resource type; write it as in ['energy=1400']")
         items = [item for text in texts for item in _split(text, "--budget energy=1400")]
@@ -226,11 +230,11 @@ class Budget(Mapping[str, float]):
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Budget:
-        """Read the table ``[budget]`` of a TOML file; without one nothing is limited."""
+        """Read the table ``[budget]`` of a TOML file; a file without it limits nothing."""
         return cls(_table(toml.read(path).get("budget", {}), path))
 
     def format(self) -> tuple[str, ...]:
-        """Return one text per type that `of` reads back."""
+        """Return a text per type that `of` reads back."""
         return tuple(f"{name}={limit!r}" for name, limit in self.limits.items())
 
     def check(self, cost: Cost) -> None:
@@ -240,12 +244,12 @@ class Budget(Mapping[str, float]):
                 priced = f"; there are prices for: {', '.join(cost)}" if len(cost) else ""
                 example = f"{name}=byte:1" if name == "bytes" else f"{name}=0.1,10 (or {name}=byte:1)"
                 raise BudgetError(
-                    f"budget {name}={self.limits[name]:g} has no price: give one, as in --cost {example}{priced}"
+                    f"budget {name}={self.limits[name]:g} has no price: set it, as in --cost {example}{priced}"
                     f"{nearest(name, {'energy', *cost} - {name})}"
                 )
 
-    def room(self) -> dict[str, float]:
-        """Return what a plan may spend of each limited type: the limit and its `SLACK`."""
+    def with_slack(self) -> dict[str, float]:
+        """Return the limits plus their `SLACK`: the amounts that a plan may spend."""
         return {name: limit + limit * SLACK for name, limit in self.limits.items()}
 
     def __getitem__(self, name: str) -> float:
@@ -264,10 +268,11 @@ BudgetLike = Budget | str | Sequence[str] | Mapping[str, float] | Path | None
 def read_resources(
     cost: Sequence[str] | None, budget: Sequence[str] | None, *, default: Sequence[str] = ()
 ) -> tuple[Cost, Budget]:
-    """Prices and limits as on a command line: texts, or one file of prices.
+    """Read prices and limits from the command line: texts, or a single file of prices.
 
-    Without any prices, types that are limited (or, without a budget, named in ``default``) get their usual ones, as
-    energy does: those of the paper, 0.1 a step and 10 a round. Prices of other types are not guessed.
+    Without prices, each limited type gets its default prices from `RESOURCES`; without a budget, the types in
+    ``default`` do. Energy costs 0.1 per step and 10 per round, as in the paper. Types without default
+    prices get no price.
     """
     limits = Budget.of(budget)
     texts = list(cost or ())
@@ -276,20 +281,20 @@ def read_resources(
         raise ConfigError(f"--cost {files[0]}: give one file of prices, or prices as in energy=0.1,10, not both")
     if files:
         return Cost.of(Path(files[0])), limits
-    known = [name for name in (limits or default) if name in RESOURCES and RESOURCES[name].prices]
-    return Cost.of(texts or [f"{name}={RESOURCES[name].prices}" for name in known]), limits
+    priced = [name for name in (limits or default) if name in RESOURCES and RESOURCES[name].prices]
+    return Cost.of(texts or [f"{name}={RESOURCES[name].prices}" for name in priced]), limits
 
 
-def fits(totals: Mapping[str, float], room: Mapping[str, float]) -> bool:
-    """Whether every type stays within its room; a type without room is unlimited."""
-    return all(not amount or amount <= room.get(name, math.inf) for name, amount in totals.items())
+def fits(totals: Mapping[str, float], limits: Mapping[str, float]) -> bool:
+    """Return True if no type exceeds its limit; types without a limit always fit."""
+    return all(not amount or amount <= limits.get(name, math.inf) for name, amount in totals.items())
 
 
-def times_affordable(totals: Mapping[str, float], room: Mapping[str, float], most: int) -> int:
-    """How often ``totals`` can be spent within ``room``, at most ``most`` times."""
-    times = most
+def times_affordable(totals: Mapping[str, float], limits: Mapping[str, float], max_times: int) -> int:
+    """Return how often ``totals`` can be spent within ``limits``, at most ``max_times``."""
+    times = max_times
     for name, amount in totals.items():
-        limit = room.get(name, math.inf)
+        limit = limits.get(name, math.inf)
         if amount > 0 and limit < times * amount:
             times = math.floor(limit / amount)
             times = max(0, times - (times * amount > limit))
@@ -297,27 +302,27 @@ def times_affordable(totals: Mapping[str, float], room: Mapping[str, float], mos
 
 
 BY_BUDGET = ("budget spent", "plan completed")
-"""Endings of runs and plans in which some budget binds."""
+"""Endings of runs and plans that are due to a budget."""
 
 
-def binding(totals: Mapping[str, float], room: Mapping[str, float]) -> str | None:
-    """Return the type that runs out first if ``totals`` is spent again and again; None where none is limited."""
+def binding(totals: Mapping[str, float], limits: Mapping[str, float]) -> str | None:
+    """Return the type that runs out first if ``totals`` is spent repeatedly, or None without a limited type."""
     shares = {
-        name: amount / room[name] if room[name] else math.inf
+        name: amount / limits[name] if limits[name] else math.inf
         for name, amount in totals.items()
-        if amount > 0 and name in room
+        if amount > 0 and name in limits
     }
     return max(shares, key=shares.__getitem__) if shares else None
 
 
-def _price(name: str, given: Any) -> Price:
-    """Check one price: finite, not negative, and a number or a one-dimensional array."""
+def _price(name: str, value: Any) -> Price:
+    """Check a price: finite, not negative, and a number or a one-dimensional array."""
     try:
-        price = np.array(given, dtype=np.float64)
+        price = np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ConfigError(f"{name}={given!r} is not a price: give a number, or one number per node") from None
+        raise ConfigError(f"{name}={value!r} is not a price: use a number, or a number per node") from None
     if price.ndim > 1 or price.size == 0 or (price.ndim and name == "cloud_round"):
-        raise ConfigError(f"{name} has shape {price.shape}: give a number, or one number per node")
+        raise ConfigError(f"{name} has shape {price.shape}: give a number, or a number per node")
     bad = ~(np.isfinite(price) & (price >= 0))
     if bad.any():
         where = f" at node {int(np.argmax(bad))}" if price.ndim else ""
@@ -328,18 +333,18 @@ def _price(name: str, given: Any) -> Price:
     return price
 
 
-def _read_prices(name: str, given: Any) -> Prices:
-    """Prices of one type from `Prices`, a table, a list by position, a number or text."""
-    if isinstance(given, Prices):
-        return given
-    if isinstance(given, str):
-        table = _parse_prices(name, given)
-    elif isinstance(given, Mapping):
-        table = _full_names(name, given.items())
-    elif isinstance(given, Sequence):
-        table = _by_position(name, given)
+def _read_prices(name: str, source: Any) -> Prices:
+    """Read the prices of a type from `Prices`, a table, a list by position, a number or text."""
+    if isinstance(source, Prices):
+        return source
+    if isinstance(source, str):
+        table = _parse_prices(name, source)
+    elif isinstance(source, Mapping):
+        table = _full_names(name, source.items())
+    elif isinstance(source, Sequence):
+        table = _by_position(name, source)
     else:
-        table = {"terminal_step": given}
+        table = {"terminal_step": source}
     table.setdefault("adds", RESOURCES[name].adds if name in RESOURCES else "sum")
     try:
         return Prices(**table)
@@ -348,7 +353,7 @@ def _read_prices(name: str, given: Any) -> Prices:
 
 
 def _parse_prices(name: str, text: str) -> dict[str, Any]:
-    """``0.1,10`` or ``step:0.1,station:10`` or ``0.1,cloud:5`` as a table with full names."""
+    """Read ``0.1,10`` or ``step:0.1,station:10`` or ``0.1,cloud:5`` into a table with full names."""
     parts = [part.strip() for part in text.split(",")]
     n_bare = next((i for i, part in enumerate(parts) if ":" in part), len(parts))
     table = _by_position(name, [_parse_price(name, part) for part in parts[:n_bare]])
@@ -370,25 +375,25 @@ def _parse_price(name: str, text: str) -> float | list[float]:
 
 def _by_position(name: str, values: Sequence[Any]) -> dict[str, Any]:
     if len(values) > len(_POSITIONS):
-        raise ConfigError(f"cost {name}: {len(values)} prices by position, but only {', '.join(_POSITIONS)} have one")
+        raise ConfigError(f"cost {name}: {len(values)} prices by position; the positions are {', '.join(_POSITIONS)}")
     return dict(zip(_POSITIONS, values, strict=False))
 
 
 def _full_names(name: str, pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    """Replace short names by full ones, and prices that count both ways by both."""
+    """Replace short names by full names, and a price for both directions by a price for each."""
     table: dict[str, Any] = {}
-    wide: dict[str, Any] = {}
+    both_ways: dict[str, Any] = {}
     for key, value in pairs:
         if key in _BOTH_WAYS:
-            wide |= dict.fromkeys(_BOTH_WAYS[key], value)
+            both_ways |= dict.fromkeys(_BOTH_WAYS[key], value)
             continue
         full = _SHORT.get(key, key)
         if full not in (*PRICE_NAMES, "adds"):
-            known = ", ".join((*_SHORT, *_BOTH_WAYS, *PRICE_NAMES, "adds"))
-            raise ConfigError(f"cost {name}: unknown price '{key}'; known are {known}")
+            names = ", ".join((*_SHORT, *_BOTH_WAYS, *PRICE_NAMES, "adds"))
+            raise ConfigError(f"cost {name}: unknown price '{key}'; known are {names}")
         _refuse_repeats((*table, full))
         table[full] = value
-    return wide | table
+    return both_ways | table
 
 
 def _format_prices(prices: Prices) -> str:
@@ -401,7 +406,7 @@ def _format_prices(prices: Prices) -> str:
 
 
 def _split(text: str, example: str) -> list[tuple[str, str]]:
-    """``a=1,2,b=3`` as [("a", "1,2"), ("b", "3")]."""
+    """Split ``a=1,2,b=3`` into [("a", "1,2"), ("b", "3")]."""
     items: list[tuple[str, str]] = []
     for part in text.split(","):
         name, equals, value = part.partition("=")
@@ -417,11 +422,11 @@ def _split(text: str, example: str) -> list[tuple[str, str]]:
     return items
 
 
-def _number(what: str, given: Any) -> float:
+def _number(label: str, value: Any) -> float:
     try:
-        return float(given)
+        return float(value)
     except (TypeError, ValueError):
-        raise ConfigError(f"{what}: '{given}' is not a number") from None
+        raise ConfigError(f"{label}: '{value}' is not a number") from None
 
 
 def _check_name(name: Any) -> None:
@@ -430,15 +435,15 @@ def _check_name(name: Any) -> None:
 
 
 def _refuse_repeats(names: Iterable[str]) -> None:
-    seen: set[str] = set()
+    unique: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in unique:
             raise ConfigError(f"'{name}' is given twice; give it once")
-        seen.add(name)
+        unique.add(name)
 
 
 def amounts_text(amounts: Mapping[str, float]) -> str:
-    """Amounts as a budget is written, without types that have no limit."""
+    """Return amounts in the syntax of a budget, without infinite amounts."""
     return ", ".join(f"{name}={amount:.12g}" for name, amount in amounts.items() if math.isfinite(amount))
 
 

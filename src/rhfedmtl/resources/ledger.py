@@ -1,10 +1,13 @@
-"""The ledger: every charge with round, tier, task, terminal and type; it refuses what would overspend.
+"""The ledger records every charge with round, tier, task, terminal and type, and refuses to overspend a budget.
 
-Rounding. Amounts are added exactly (one rounding at the end), so 14 rounds of 100 fill a budget of 1400 to the last
-bit. A limit has a relative slack of 1e-12, so that decimal prices behave as on paper: three steps at 0.1 fit a budget
-of 0.3. Within that slack the limit itself is reported, hence ``spent <= budget`` always holds as it is read. Only
-`Ledger.settle` of a measured type can record more than the limit, because it has been spent already; `overshoot`
-says how much, and nothing more of that type is allowed afterwards.
+A run reserves the worst case of a round before it starts, and settles the reservation afterwards. `billing` computes
+the charges.
+
+Rounding. Amounts are added exactly and rounded once at the end, so 14 rounds of 100 fill a budget of 1400 to the last
+bit. A limit has a relative slack of 1e-12, because three decimal steps at 0.1 must fit a budget of 0.3. A total within
+that slack is reported as the limit, hence the reported ``spent <= budget`` always holds. Only `Ledger.settle` of a
+measured type can record more than the limit, because the amount has been spent already. `overshoot` returns the
+excess, and the ledger refuses further charges of that type.
 """
 
 from __future__ import annotations
@@ -43,14 +46,14 @@ _ROWS_AT_ONCE = 1_000_000
 
 
 class Ledger:
-    """What was spent, on what and by whom, against hard limits.
+    """Charges and reservations of a run against hard limits.
 
     Parameters
     ----------
     cost
-        Prices; also says which types exist and how they add up.
+        Prices; they also define the types and how these add up.
     budget
-        Limits per type; types without one are recorded and not limited.
+        Limits per type; types without a limit are recorded and not limited.
     """
 
     def __init__(self, cost: CostLike, budget: BudgetLike = None) -> None:
@@ -58,15 +61,15 @@ class Ledger:
         self.budget = Budget.of(budget)
         self.budget.check(self.cost)
         self._charges: list[Charge] = []
-        self._last: dict[tuple[str, str], npt.NDArray[np.float64]] = {}  # amounts that differ by node, by tier and type
-        self._amounts = self._condensed = 0  # single amounts held, and how many of these are sums over rounds
+        self._last: dict[tuple[str, str], npt.NDArray[np.float64]] = {}  # latest array of amounts, by tier and type
+        self._amounts = self._condensed = 0  # single amounts in memory, and the number of sums over rounds among them
         self._spent = {name: _ExactSum() for name in self.cost}
         self._reserved: dict[int, dict[str, float]] = {}
         self._next_reservation = 0
 
     @classmethod
     def replay(cls, cost: CostLike, budget: BudgetLike, events: Iterable[Event]) -> Ledger:
-        """Recompute a ledger from the events of a run; equal to the ledger that the run kept."""
+        """Recompute a ledger from the events of a run; it equals the ledger of the run."""
         ledger = cls(cost, budget)
         for event in events:
             ledger.charge(event)
@@ -74,17 +77,17 @@ class Ledger:
 
     @property
     def spent(self) -> dict[str, float]:
-        """What was spent of each type."""
+        """Amount spent of each type."""
         return {name: self._reported(name, total.value) for name, total in self._spent.items()}
 
     @property
     def reserved(self) -> dict[str, float]:
-        """What is set aside of each type for rounds that are under way."""
-        return {name: math.fsum(held.get(name, 0.0) for held in self._reserved.values()) for name in self.cost}
+        """Amount of each type that is reserved for rounds under way."""
+        return {name: math.fsum(amounts.get(name, 0.0) for amounts in self._reserved.values()) for name in self.cost}
 
     @property
     def left(self) -> dict[str, float]:
-        """What may still be spent of each type, as a user reads it; infinite where there is no limit."""
+        """Amount of each type that may still be spent, for display: without slack, and infinite without a limit."""
         reserved = self.reserved
         return {
             name: max(0.0, math.fsum((self.budget.get(name, math.inf), -spent, -reserved[name])))
@@ -92,32 +95,44 @@ class Ledger:
         }
 
     @property
-    def room(self) -> dict[str, float]:
-        """Largest total of each limited type that `charge` accepts now: what is left and the limit's slack."""
-        return {name: self._room(name) for name in self.budget}
+    def remaining(self) -> dict[str, float]:
+        """Largest total of each limited type that `charge` accepts now: `left` plus the slack of the limit."""
+        return {name: self._remaining(name) for name in self.budget}
 
     @property
     def overshoot(self) -> dict[str, float]:
-        """What measured types took beyond their limit."""
+        """Amount by which measured types exceed their limit."""
         over = {name: self.spent[name] - limit for name, limit in self.budget.items()}
         return {name: amount for name, amount in over.items() if amount > 0}
 
     def can_afford(self, spending: Spending) -> bool:
-        """Whether an event, its charges or totals per type fit into what is left of every type."""
+        """Return True if an event, its charges or totals per type fit into the remaining budget of every type."""
         amounts, _ = self._priced(spending)
-        return fits(amounts, {name: self._room(name) for name in amounts})
+        return fits(amounts, {name: self._remaining(name) for name in amounts})
 
     def charge(self, spending: Event | Iterable[Charge]) -> dict[str, float]:
-        """Record an event or charges and return their totals; refuse, recording nothing, what would overspend."""
-        amounts, made = self._priced(spending)
-        self._refuse(amounts, made)
-        self._record(made)
+        """Record an event or charges and return their totals.
+
+        Raises
+        ------
+        BudgetError
+            If the charges would exceed a budget; nothing is recorded.
+        """
+        amounts, new_charges = self._priced(spending)
+        self._refuse(amounts, new_charges)
+        self._record(new_charges)
         return amounts
 
     def reserve(self, spending: Spending) -> int:
-        """Set aside the worst case of what is about to happen; refuse what would overspend."""
-        amounts, made = self._priced(spending)
-        self._refuse(amounts, made)
+        """Reserve the worst case of a planned event and return the number of the reservation.
+
+        Raises
+        ------
+        BudgetError
+            If the worst case would exceed a budget; nothing is reserved.
+        """
+        amounts, new_charges = self._priced(spending)
+        self._refuse(amounts, new_charges)
         self._reserved[self._next_reservation] = amounts
         self._next_reservation += 1
         return self._next_reservation - 1
@@ -125,42 +140,46 @@ class Ledger:
     def settle(
         self, reservation: int, spending: Event | Iterable[Charge], measured: Collection[str] = ()
     ) -> dict[str, float]:
-        """Replace a reservation by what really happened.
+        """Replace a reservation by the actual charges and return their totals.
 
-        Types in ``measured`` may exceed what was reserved: they have been spent already. Others may not.
+        Types in ``measured`` may exceed the reservation, because their amounts have been spent already. For other types
+        this raises `BudgetError`.
         """
-        held = self._held(reservation)
-        amounts, made = self._priced(spending)
+        reserved = self._reservation(reservation)
+        amounts, actual = self._priced(spending)
         for name, amount in amounts.items():
-            if name not in measured and amount > held.get(name, 0.0) * (1 + SLACK):
+            if name not in measured and amount > reserved.get(name, 0.0) * (1 + SLACK):
                 raise BudgetError(
-                    f"{name}: {amount:g} spent, but only {held.get(name, 0.0):g} reserved; "
+                    f"{name}: {amount:g} spent, but only {reserved.get(name, 0.0):g} reserved; "
                     "reserve the worst case, or name the type as measured"
                 )
-        self._record(made)
+        self._record(actual)
         del self._reserved[reservation]
         return amounts
 
-    def exact(self) -> dict[str, list[float]]:
-        """What was spent of each type as numbers whose exact sum it is: for whoever puts charges away."""
+    def exact_sums(self) -> dict[str, list[float]]:
+        """Return per type a list of numbers whose exact sum is the amount spent; `restore` reads it."""
         return {name: list(total.parts) for name, total in self._spent.items()}
 
-    def recall(self, made: Iterable[Charge], exact: Mapping[str, list[float]]) -> None:
-        """Take up charges that were put away, and what was spent in all: older ones may have been condensed."""
-        self._record(made)
-        for name, parts in exact.items():
+    def restore(self, stored: Iterable[Charge], sums: Mapping[str, list[float]]) -> None:
+        """Record stored charges and the `exact_sums` that belong to them.
+
+        The sums are needed because older charges may have been condensed, which rounds them.
+        """
+        self._record(stored)
+        for name, parts in sums.items():
             self._spent[name].parts = list(parts)
 
     def release(self, reservation: int) -> None:
-        """Give back a reservation of which nothing was used."""
-        self._held(reservation)
+        """Cancel a reservation of which nothing was used."""
+        self._reservation(reservation)
         del self._reserved[reservation]
 
     def totals(self, *by: str) -> dict[str, dict[Any, float]]:
-        """Totals per type, and within a type by any of round, tier, task and terminal.
+        """Return totals per type, and within a type by any of round, tier, task and terminal.
 
-        Keys are values of the column, or tuples of values where several are given; task and terminal are -1 for
-        charges that have none. ``totals("tier")["energy"]["station"]`` is what stations took.
+        Keys are values of the column, or tuples of values for several columns. Task and terminal are -1 for charges
+        without them. For example ``totals("tier")["energy"]["station"]`` is the energy of the stations.
         """
         for name in by:
             if name not in COLUMNS[:-1]:
@@ -172,60 +191,61 @@ class Ledger:
         }
 
     def charges(self) -> tuple[Charge, ...]:
-        """Every charge so far, in order."""
+        """Return every charge so far, in order."""
         return tuple(self._charges)
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Every single charge as a row, as one array per column: round, tier, task, terminal, type, amount."""
+        """Return all charges as a table with a row per charge and node: round, tier, task, terminal, type, amount."""
         parts = [_rows(charge) for charge in self._charges] or [_NO_ROWS]
         return {name: np.concatenate([part[name] for part in parts]) for name in (*COLUMNS, "amount")}
 
     def with_budget(self, budget: BudgetLike) -> Ledger:
-        """Return the same charges under other limits, for a run that goes on with a larger budget."""
+        """Return a ledger with the same charges and a new budget, for a run that continues with a larger budget."""
         ledger = Ledger(self.cost, budget)
         ledger.charge(self._charges)
         return ledger
 
-    def condense(self, most: int) -> None:
-        """Add up the older half of the charges over rounds, where more than ``most`` single amounts are held.
+    def condense(self, max_amounts: int) -> None:
+        """Add up the older half of the charges over rounds if the ledger holds more than ``max_amounts`` amounts.
 
-        For trainings without an end. All totals but those by round stay; what was added up counts to its last round.
+        This bounds the memory of an endless training. All totals except those by round stay the same; the sums count
+        to the last round that they contain.
         """
-        if self._amounts <= max(most, 2 * self._condensed):
+        if self._amounts <= max(max_amounts, 2 * self._condensed):
             return
         half = int(np.searchsorted(np.cumsum(list(map(_amounts, self._charges))), self._amounts / 2)) + 1
         older, newer = self._charges[:half], self._charges[half:]
         nodes, last = _by_node(older, ("tier",)).values(), older[-1].round
-        added = [Charge.make(last, c.tier, c.type, c.layout, None, array) for c, array in nodes]
-        self._charges = added + newer
-        self._condensed = sum(map(_amounts, added))
+        sums = [Charge.make(last, c.tier, c.type, c.layout, None, array) for c, array in nodes]
+        self._charges = sums + newer
+        self._condensed = sum(map(_amounts, sums))
         self._amounts = self._condensed + sum(map(_amounts, newer))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values that `from_dict` reads back, exactly."""
+        """Return the ledger as plain values that `from_dict` reads back exactly."""
         layouts = self._layouts()
         rows = []
         for charge in self._charges:
-            at = next(i for i, layout in enumerate(layouts) if layout.same(charge.layout))
+            position = next(i for i, layout in enumerate(layouts) if layout.equals(charge.layout))
             nodes = None if charge.nodes is None else charge.nodes.tolist()
             amount = charge.amount.tolist() if isinstance(charge.amount, np.ndarray) else charge.amount
-            rows.append([charge.round, charge.tier, charge.type, at, nodes, amount])
+            rows.append([charge.round, charge.tier, charge.type, position, nodes, amount])
         return self._head(layouts) | {"charges": rows}
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Ledger:
         """Read what `to_dict` wrote."""
         ledger, layouts = cls._from_head(table)
-        made = []
-        for round_, tier, type_, at, nodes, amount in table["charges"]:
+        stored = []
+        for round_, tier, type_, position, nodes, amount in table["charges"]:
             ids = None if nodes is None else np.array(nodes, dtype=np.int64)
             value = np.array(amount) if isinstance(amount, list) else amount
-            made.append(Charge.make(round_, _known_tier(tier), type_, layouts[at], ids, value))
-        ledger._record(made)
+            stored.append(Charge.make(round_, _check_tier(tier), type_, layouts[position], ids, value))
+        ledger._record(stored)
         return ledger
 
     def save(self, path: str | Path) -> None:
-        """Write the ledger as JSON, or as Parquet (one row per charge and node) where the name ends so."""
+        """Write the ledger as JSON, or as Parquet (a row per charge and node) if the path ends in ``.parquet``."""
         path = Path(path)
         if path.suffix == ".parquet":
             self._save_parquet(path)
@@ -243,14 +263,14 @@ class Ledger:
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise DataError(f"{path} is not a ledger: {type(error).__name__}: {error}") from error
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, ledger: object) -> bool:
         return (
-            isinstance(other, Ledger)
-            and self.cost == other.cost
-            and self.budget == other.budget
-            and self._reserved == other._reserved
-            and len(self._charges) == len(other._charges)
-            and all(a.same(b) for a, b in zip(self._charges, other._charges, strict=True))
+            isinstance(ledger, Ledger)
+            and self.cost == ledger.cost
+            and self.budget == ledger.budget
+            and self._reserved == ledger._reserved
+            and len(self._charges) == len(ledger._charges)
+            and all(a.equals(b) for a, b in zip(self._charges, ledger._charges, strict=True))
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -268,56 +288,56 @@ class Ledger:
         tiers = {name: ", ".join(f"{tier} {x:g}" for tier, x in by.items()) for name, by in self.totals("tier").items()}
         return facts_html("Ledger", {"spent": amounts(self.spent, self.budget), **tiers})
 
-    def _room(self, name: str) -> float:
-        """Limit with slack, less what was spent and reserved, rounded once."""
+    def _remaining(self, name: str) -> float:
+        """Return the limit with slack minus spent and reserved amounts, rounded once."""
         limit = self.budget.get(name)
         if limit is None:
             return math.inf
-        held = (-amounts.get(name, 0.0) for amounts in self._reserved.values())
-        return math.fsum((limit, limit * SLACK, *(-part for part in self._spent[name].parts), *held))
+        reserved = (-amounts.get(name, 0.0) for amounts in self._reserved.values())
+        return math.fsum((limit, limit * SLACK, *(-part for part in self._spent[name].parts), *reserved))
 
     def _reported(self, name: str, total: float) -> float:
-        """Report a total that exceeds its limit by no more than the slack as the limit."""
+        """Return the total, or the limit if the total exceeds it only within the slack."""
         limit = self.budget.get(name, math.inf)
         return limit if limit < total <= limit + 2 * limit * SLACK else total
 
     def _priced(self, spending: Spending) -> tuple[dict[str, float], tuple[Charge, ...]]:
-        """Totals per type, and the charges behind them (none where only totals are given)."""
-        made: tuple[Charge, ...] = ()
+        """Return totals per type and the charges behind them (empty if ``spending`` is totals)."""
+        priced: tuple[Charge, ...] = ()
         if isinstance(spending, Mapping):
             amounts = {name: float(amount) for name, amount in spending.items()}
         else:
             is_event = isinstance(spending, RoundEvent | CloudEvent | ReleaseEvent)
-            made = charges(self.cost, spending) if is_event else tuple(spending)  # type: ignore[arg-type]
-            amounts = totals(made)
+            priced = charges(self.cost, spending) if is_event else tuple(spending)  # type: ignore[arg-type]
+            amounts = totals(priced)
         for name, amount in amounts.items():
             if name not in self.cost:
                 raise BudgetError(f"'{name}' has no price; there are prices for: {', '.join(self.cost)}")
             if not 0 <= amount < math.inf:
                 raise BudgetError(f"{name}: a charge of {amount} is not finite and >= 0")
-        return amounts, made
+        return amounts, priced
 
-    def _refuse(self, amounts: Mapping[str, float], made: tuple[Charge, ...]) -> None:
-        """Raise where a type would be overspent."""
-        if fits(amounts, {name: self._room(name) for name in amounts}):
+    def _refuse(self, amounts: Mapping[str, float], priced: tuple[Charge, ...]) -> None:
+        """Raise `BudgetError` if a type would be overspent."""
+        if fits(amounts, {name: self._remaining(name) for name in amounts}):
             return
         left = self.left
         short = [
             f"{name} {amount:g} of which {left[name]:g} is left (budget {self.budget[name]:g})"
             for name, amount in amounts.items()
-            if amount > self._room(name)
+            if amount > self._remaining(name)
         ]
-        what = f"round {made[0].round}" if made else "this"
-        raise BudgetError(f"{what} would cost {', '.join(short)}; raise the budget or do fewer local steps")
+        subject = f"round {priced[0].round}" if priced else "this"
+        raise BudgetError(f"{subject} would cost {', '.join(short)}; raise the budget or do fewer local steps")
 
-    def _record(self, made: Iterable[Charge]) -> None:
-        for charge in map(self._shared, made):
+    def _record(self, new_charges: Iterable[Charge]) -> None:
+        for charge in map(self._shared, new_charges):
             self._spent[charge.type].add(charge.total)
             self._charges.append(charge)
             self._amounts += _amounts(charge)
 
     def _shared(self, charge: Charge) -> Charge:
-        """The same charge: amounts that are those of the round before take no memory again."""
+        """Return the charge with the array of the previous round if the amounts are equal, to save memory."""
         if not isinstance(charge.amount, np.ndarray):
             return charge
         key = charge.tier, charge.type
@@ -325,7 +345,7 @@ class Ledger:
             self._last[key] = charge.amount
         return charge._replace(amount=self._last[key])
 
-    def _held(self, reservation: int) -> dict[str, float]:
+    def _reservation(self, reservation: int) -> dict[str, float]:
         try:
             return self._reserved[reservation]
         except KeyError:
@@ -334,7 +354,7 @@ class Ledger:
             ) from None
 
     def _totals_by_charge(self, by: tuple[str, ...]) -> dict[str, dict[Any, float]]:
-        """Totals where one charge has one key."""
+        """Return totals by columns in which a charge has a single value."""
         groups: dict[str, dict[Any, list[float]]] = {name: {} for name in self.cost}
         for charge in self._charges:
             key = tuple(getattr(charge, name) for name in by)
@@ -342,19 +362,19 @@ class Ledger:
         return {name: {key: math.fsum(parts) for key, parts in table.items()} for name, table in groups.items()}
 
     def _totals_by_node(self, by: tuple[str, ...]) -> dict[str, dict[Any, float]]:
-        """Totals by task or terminal: first added up per node as arrays, and only then keyed."""
+        """Return totals by task or terminal: add up arrays per node first, then assign the keys."""
         result: dict[str, dict[Any, float]] = {name: {} for name in self.cost}
         for charge, array in _by_node(self._charges, by).values():
             _add_keyed(result[charge.type], by, charge, array)
         return result
 
     def _layouts(self) -> list[Placement]:
-        """Return every different layout, in order of appearance."""
-        found: list[Placement] = []
+        """Return every distinct layout, in order of appearance."""
+        layouts: list[Placement] = []
         for charge in self._charges:
-            if not any(layout.same(charge.layout) for layout in found):
-                found.append(charge.layout)
-        return found
+            if not any(layout.equals(charge.layout) for layout in layouts):
+                layouts.append(charge.layout)
+        return layouts
 
     def _head(self, layouts: list[Placement]) -> dict[str, Any]:
         return {
@@ -391,12 +411,12 @@ class Ledger:
                 parts = [_rows(charge) for _, charge in group]
                 table = {name: np.concatenate([part[name] for part in parts]) for name in (*COLUMNS, "amount")}
                 sizes = [len(part["round"]) for part in parts]
-                at = [next(i for i, layout in enumerate(layouts) if layout.same(c.layout)) for _, c in group]
-                table["charge"], table["layout"] = np.repeat([i for i, _ in group], sizes), np.repeat(at, sizes)
+                positions = [next(i for i, layout in enumerate(layouts) if layout.equals(c.layout)) for _, c in group]
+                table["charge"], table["layout"] = np.repeat([i for i, _ in group], sizes), np.repeat(positions, sizes)
                 writer.write_table(pa.table({name: table[name] for name in names}).cast(schema))
 
     def _groups(self) -> Iterator[list[tuple[int, Charge]]]:
-        """Whole charges in groups of about a million rows, so that memory stays bounded."""
+        """Yield numbered charges in groups of about a million rows, to bound memory."""
         group: list[tuple[int, Charge]] = []
         rows = 0
         for i, charge in enumerate(self._charges):
@@ -423,7 +443,7 @@ class Ledger:
 
 
 class _ExactSum:
-    """A running sum kept as floats that do not overlap (Shewchuk 1997): no rounding until it is read."""
+    """An exact running sum as a list of non-overlapping floats (Shewchuk 1997); only `value` rounds."""
 
     def __init__(self) -> None:
         self.parts: list[float] = []
@@ -433,39 +453,42 @@ class _ExactSum:
         return math.fsum(self.parts)
 
     def add(self, x: float) -> None:
-        kept = []
+        parts = []
         for y in self.parts:
             if abs(x) < abs(y):
                 x, y = y, x  # noqa: PLW2901
             high = x + y
             low = y - (high - x)
             if low:
-                kept.append(low)
+                parts.append(low)
             x = high
-        self.parts = [*kept, x]
+        self.parts = [*parts, x]
 
 
 def _amounts(charge: Charge) -> int:
-    """Single amounts that a charge holds, or nodes that it names where they pay the same."""
+    """Return the number of amounts or of nodes that a charge stores, whichever is larger."""
     return max(np.size(charge.nodes), np.size(charge.amount))  # type: ignore[arg-type]
 
 
 def _by_node(charges: Iterable[Charge], by: tuple[str, ...]) -> dict[Any, tuple[Charge, npt.NDArray[np.float64]]]:
-    """Sums per node, apart by type, layout, kind of node, and by round and tier if asked; each with a charge of it."""
+    """Return sums per node for each type, layout, kind of node, and for round and tier if they are in ``by``.
+
+    Each array of sums comes with the first charge that belongs to it.
+    """
     sums: dict[Any, tuple[Charge, npt.NDArray[np.float64]]] = {}
     for charge in charges:
         kind = 0 if charge.tier == CLOUD else 1 if charge.tier in (STATION, STATION_LINK) else 2
-        same = tuple(getattr(charge, name) for name in by if name in ("round", "tier"))
+        values = tuple(getattr(charge, name) for name in by if name in ("round", "tier"))
         size = (1, charge.layout.n_tasks, charge.layout.n_terminals)[kind]
-        _, array = sums.setdefault((charge.type, id(charge.layout), kind, *same), (charge, np.zeros(size)))
+        _, array = sums.setdefault((charge.type, id(charge.layout), kind, *values), (charge, np.zeros(size)))
         array[slice(None) if charge.nodes is None else charge.nodes] += charge.amount
     return sums
 
 
 def _layout_row(layout: Placement) -> list[Any]:
-    """Number of stations, and station after station with how many terminals in a row are under it."""
-    known = Runs.of(layout.terminal_task)
-    return [layout.n_tasks, known.values.tolist(), known.counts.tolist()]
+    """Return the number of stations, and the run-length encoding of the terminals' stations."""
+    runs = Runs.of(layout.terminal_task)
+    return [layout.n_tasks, runs.values.tolist(), runs.counts.tolist()]
 
 
 def _rows(charge: Charge) -> dict[str, npt.NDArray[Any]]:
@@ -476,7 +499,7 @@ def _rows(charge: Charge) -> dict[str, npt.NDArray[Any]]:
 
 def _from_rows(column: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.int64], layouts: list[Placement]) -> Charge:
     first = rows[0]
-    tier = _known_tier(str(column["tier"][first]))
+    tier = _check_tier(str(column["tier"][first]))
     nodes = None if tier == CLOUD else column["task" if tier in (STATION, STATION_LINK) else "terminal"][rows]
     layout = layouts[column["layout"][first]]
     amount = column["amount"][rows].astype(np.float64)
@@ -484,7 +507,7 @@ def _from_rows(column: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.int6
 
 
 def _add_keyed(table: dict[Any, float], by: tuple[str, ...], charge: Charge, sums: npt.NDArray[np.float64]) -> None:
-    """Add the sums of nodes like those of ``charge`` under the keys that ``by`` asks for."""
+    """Add the sums per node to ``table``, under the keys of the columns ``by``; ``charge`` supplies the columns."""
     nodes = np.flatnonzero(sums)
     if not len(nodes):
         return
@@ -496,7 +519,7 @@ def _add_keyed(table: dict[Any, float], by: tuple[str, ...], charge: Charge, sum
         table[short] = table.get(short, 0.0) + amount
 
 
-def _known_tier(tier: str) -> str:
+def _check_tier(tier: str) -> str:
     if tier not in TIERS:
         raise DataError(f"unknown tier '{tier}'; known are {', '.join(TIERS)}")
     return tier

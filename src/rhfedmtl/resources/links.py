@@ -1,7 +1,9 @@
-"""Radio and backhaul links: bandwidth, signal-to-noise and transmit power as time and energy per byte.
+"""Turn bandwidth, signal-to-noise ratio and transmit power of links into time and energy per byte.
 
-Shannon rate of a link of bandwidth B: rate = B log2(1 + SNR) bit/s. A byte takes 8 / rate seconds, in which the sender
-spends its transmit power.
+A user adds the result to the prices with `with_links`, or reads the links of a CSV file with `read_links`.
+
+Shannon rate of a link of bandwidth B: rate = B log2(1 + SNR) bit/s. A byte takes 8 / rate seconds. The sender spends
+its transmit power during this time.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ THERMAL_NOISE_DBM_HZ = -174.0
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """One direction of a link, or one per terminal or station (arrays).
+    """A link in a single direction, or (with arrays) the links of all terminals or stations.
 
     Parameters
     ----------
     bandwidth_hz
-        Bandwidth that this sender has for itself.
+        Bandwidth that the sender does not share.
     snr
         Signal-to-noise ratio at the receiver, as a plain ratio.
     power_w
@@ -58,16 +60,16 @@ class Link:
             value = np.asarray(getattr(self, name), dtype=np.float64)
             lowest = 0.0 if name == "power_w" else np.nextafter(0, 1)
             if value.ndim > 1 or not np.all(np.isfinite(value) & (value >= lowest)):
-                wanted = ">= 0" if name == "power_w" else "> 0"
-                raise ConfigError(f"{name}={getattr(self, name)}: a link needs finite numbers {wanted}")
+                domain = ">= 0" if name == "power_w" else "> 0"
+                raise ConfigError(f"{name}={getattr(self, name)}: a link needs finite numbers {domain}")
             object.__setattr__(self, name, value if value.ndim else float(value))
         sizes = {len(v) for v in (self.bandwidth_hz, self.snr, self.power_w) if isinstance(v, np.ndarray)}
         if len(sizes) > 1:
-            raise ConfigError(f"bandwidth, SNR and power are given for {sorted(sizes)} nodes: the numbers must agree")
+            raise ConfigError(f"bandwidth, SNR and power have {sorted(sizes)} values: the numbers must agree")
 
     @classmethod
     def from_db(cls, bandwidth_hz: Value, snr_db: Value, power_w: Value = 0.0) -> Link:
-        """SNR = 10^(snr_db / 10)."""
+        """Return the link with SNR = 10^(snr_db / 10)."""
         return cls(bandwidth_hz, from_decibels(snr_db), power_w)
 
     @classmethod
@@ -78,7 +80,7 @@ class Link:
         gain: Value,
         noise_w_per_hz: Value = 10 ** (THERMAL_NOISE_DBM_HZ / 10) / 1000,
     ) -> Link:
-        """SNR = power · gain / (noise density · bandwidth)."""
+        """Return the link with SNR = power · gain / (noise density · bandwidth)."""
         noise = np.asarray(noise_w_per_hz) * np.asarray(bandwidth_hz)
         if np.any(noise <= 0):
             raise ConfigError(f"noise of {noise_w_per_hz} W/Hz over {bandwidth_hz} Hz: both must be > 0")
@@ -91,12 +93,12 @@ class Link:
 
     @property
     def seconds_per_byte(self) -> Value:
-        """8 / rate."""
+        """Seconds per byte: 8 / rate."""
         return _plain(np.divide(8.0, self.rate))
 
     @property
     def joules_per_byte(self) -> Value:
-        """Transmit power times seconds per byte."""
+        """Joules per byte: transmit power times seconds per byte."""
         return _plain(np.multiply(self.power_w, self.seconds_per_byte))
 
 
@@ -110,15 +112,15 @@ def with_links(
 ) -> Cost:
     """Return ``cost`` with the byte prices of these links, for the types time (elapsed) and energy (sum).
 
-    A type that has no prices yet is added; the price of a direction without a link stays as it is.
+    A type without prices is added. The price of a direction without a link does not change.
     """
-    given = {
+    directions = {
         "terminal_byte_up": terminal_up,
         "terminal_byte_down": terminal_down,
         "station_byte_up": station_up,
         "station_byte_down": station_down,
     }
-    links = {name: link for name, link in given.items() if link is not None}
+    links = {name: link for name, link in directions.items() if link is not None}
     seconds: dict[str, Any] = {name: link.seconds_per_byte for name, link in links.items()}
     joules: dict[str, Any] = {name: link.joules_per_byte for name, link in links.items()}
     types = dict(cost.types)
@@ -128,7 +130,7 @@ def with_links(
 
 
 def read_links(path: str | Path) -> Link:
-    """Links of terminals (or stations), one per row of a CSV file with the columns of `CSV_COLUMNS`."""
+    """Read the links of terminals (or stations) from a CSV file with the columns of `CSV_COLUMNS`, a link per row."""
     path = Path(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -147,28 +149,28 @@ def read_links(path: str | Path) -> Link:
 
 
 def from_decibels(value: Value) -> Value:
-    """10^(value / 10)."""
+    """Return 10^(value / 10)."""
     return _plain(np.power(10.0, np.asarray(value, dtype=np.float64) / 10))
 
 
 def _check_columns(path: Path, columns: list[str], n_rows: int) -> None:
-    """Check that exactly one way to give SNR and power is there."""
+    """Check that the columns specify bandwidth, SNR and power, each in exactly one of the possible ways."""
     unknown = [name for name in columns if name not in CSV_COLUMNS]
     if unknown:
         raise DataError(f"{path}: unknown column '{unknown[0]}'; known are {', '.join(CSV_COLUMNS)}")
     if len(set(columns)) < len(columns):
-        raise DataError(f"{path}: a column is there twice in {', '.join(columns)}")
+        raise DataError(f"{path}: a column appears twice in {', '.join(columns)}")
     if not n_rows:
-        raise DataError(f"{path}: no rows; give one per terminal")
+        raise DataError(f"{path}: no rows; add a row per terminal")
     for choice in (("bandwidth_hz",), ("snr_db", "snr", "gain_db"), ("power_w", "power_dbm")):
-        found = [name for name in choice if name in columns]
-        if len(found) != 1:
-            has = " and ".join(found) or "none"
-            raise DataError(f"{path}: needs one column out of {', '.join(choice)}, has {has}")
+        matches = [name for name in choice if name in columns]
+        if len(matches) != 1:
+            present = " and ".join(matches) or "none"
+            raise DataError(f"{path}: needs one column out of {', '.join(choice)}, has {present}")
 
 
 def _column(path: Path, rows: list[dict[str, Any]], name: str) -> FloatArray:
-    """One column as numbers within its domain; errors name row and column."""
+    """Return a column as numbers and check their domain; errors name row and column."""
     positive = name in ("bandwidth_hz", "snr")
     column = np.empty(len(rows))
     for i, row in enumerate(rows):
@@ -177,14 +179,14 @@ def _column(path: Path, rows: list[dict[str, Any]], name: str) -> FloatArray:
         except (TypeError, ValueError):
             raise DataError(f"{path}, row {i + 2}, column {name}: '{row[name]}' is not a number") from None
         if not math.isfinite(column[i]) or (positive and column[i] <= 0) or (name == "power_w" and column[i] < 0):
-            raise DataError(f"{path}, row {i + 2}, column {name}: {column[i]:g} cannot be")
+            raise DataError(f"{path}, row {i + 2}, column {name}: {column[i]:g} is out of range")
         if None in row:
             raise DataError(f"{path}, row {i + 2}: more values than columns")
     return column
 
 
 def _order(path: Path, values: Mapping[str, FloatArray], n_rows: int) -> npt.NDArray[np.intp]:
-    """Rows in the order of their terminals."""
+    """Return the rows in the order of their terminals."""
     ids = values.get("terminal", np.arange(n_rows, dtype=np.float64))
     order = np.argsort(ids, kind="stable")
     wrong = np.flatnonzero(ids[order] != np.arange(n_rows))
@@ -210,5 +212,5 @@ def _link(values: Mapping[str, FloatArray], path: Path) -> Link:
 
 
 def _plain(value: Any) -> Value:
-    """Return a float where there is only one number."""
+    """Return a single number as a float."""
     return value if isinstance(value, np.ndarray) and value.ndim else float(value)

@@ -1,4 +1,7 @@
-"""What is known of resource types by name. A type needs no entry: with prices of its own, any name will do."""
+"""Resource types that have default prices and a description.
+
+`read_resources` looks up default prices here. A type needs no entry: any name works if the user sets its prices.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ Adds = Literal["sum", "elapsed"]
 
 @dataclass(frozen=True)
 class ResourceType:
-    """How a type adds up, and its usual ``prices``, as in ``--cost``, for a budget that comes without any."""
+    """Describe a resource type: how it adds up, and its default ``prices`` in the syntax of ``--cost``."""
 
     title: str
     prices: str = ""
@@ -25,8 +28,8 @@ RESOURCES: Registry[ResourceType] = Registry(
     ResourceType,
     {
         "energy": ResourceType("work of terminals and stations; prices of the paper", prices="0.1,10"),
-        "time": ResourceType("seconds, of which nodes side by side take the slowest path", adds="elapsed"),
-        "bytes": ResourceType("all that messages take on their links; one for each byte", prices="byte:1"),
-        "privacy": ResourceType("what releases tell of a terminal, μ²; limited by --privacy", adds="elapsed"),
+        "time": ResourceType("seconds on the slowest path: nodes work in parallel", adds="elapsed"),
+        "bytes": ResourceType("bytes of all messages on their links, each counted as 1", prices="byte:1"),
+        "privacy": ResourceType("privacy loss of a terminal, μ²; limited by --privacy", adds="elapsed"),
     },
 )

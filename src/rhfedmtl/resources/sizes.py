@@ -1,26 +1,36 @@
-"""Sizes of messages, as policies plan with them and engines charge them."""
+"""Sizes of messages in bytes: policies plan with them, and engines charge them.
+
+`roles.messages` computes the sizes for a method. This module holds the records and the overhead of the transport.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 FRAME = 1 << 14
-"""HTTP/2 and TLS cut what they carry into pieces of so many bytes."""
-PREFIX, PIECE = 5, 31
-"""gRPC puts its prefix before a message; a piece has the header of HTTP/2 and the header, type and tag of TLS 1.3."""
+"""HTTP/2 and TLS split a message into frames of at most this many bytes."""
+PREFIX, FRAME_OVERHEAD = 5, 31
+"""Bytes of gRPC's prefix of a message, and of each frame: HTTP/2 header, and header, type and tag of TLS 1.3."""
 
-ACKNOWLEDGED = 28
-"""HTTP/2 tells the sender of most messages that there is room for more, or asks how long the way is; measured."""
+ACKNOWLEDGEMENT = 28
+"""Bytes of the window update or ping that HTTP/2 sends back for most messages; measured."""
 
 
 def framed(n_bytes: int) -> int:
-    """Bytes that a message of so many takes on its link, both ways, with what gRPC, HTTP/2 and TLS add to it."""
-    whole = n_bytes + PREFIX
-    return whole + PIECE * -(-whole // FRAME) + ACKNOWLEDGED
+    """Return the bytes on the link, in both directions, for a message of ``n_bytes``.
+
+    The result includes the overhead of gRPC, HTTP/2 and TLS.
+    """
+    size = n_bytes + PREFIX
+    return size + FRAME_OVERHEAD * -(-size // FRAME) + ACKNOWLEDGEMENT
 
 
 class CertificateSizes(NamedTuple):
-    """Bytes of what a certificate takes: to a terminal and back, to a station and back."""
+    """Bytes of the messages of a certificate.
+
+    The cloud sends ``request`` to each station, and the station sends ``probe`` to each terminal. The terminal returns
+    ``sums``, and the station returns ``result``.
+    """
 
     probe: int = 0
     sums: int = 0
@@ -29,11 +39,12 @@ class CertificateSizes(NamedTuple):
 
 
 class MessageSizes(NamedTuple):
-    """Bytes of the messages of a round on the two links; `roles.messages.message_sizes` knows them.
+    """Bytes of the messages of a round on the two links; `roles.messages.message_sizes` computes them.
 
-    A station is asked for a round, and tells what came of it, by ``request`` and ``result``, with more for ``each`` of
-    its terminals. ``named`` is an order for a model that the terminal knows, ``gradient`` the update of a search,
-    ``begin`` an anchor at a model that the station knows.
+    The cloud sends ``request`` to a station to ask for a round, and the station returns ``result``. Both grow with its
+    terminals, by ``each_request`` and ``each_result`` per terminal. ``named`` is an order that refers to a model which
+    the terminal already holds. ``gradient`` is the update of a quasi-Newton round. ``begin`` is an anchor that refers
+    to a model which the station already holds.
     """
 
     order: int = 0

@@ -12,7 +12,7 @@ from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths.quasi_newton import ASCENT
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Plan, Situation
-from rhfedmtl.resources.billing import Event, RoundEvent, waited
+from rhfedmtl.resources.billing import Event, RoundEvent, waiting_times
 from rhfedmtl.resources.costs import amounts_text
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Cloud
@@ -46,7 +46,7 @@ class RoundPricing:
         stations, waiting = plan.station_rounds > k, None
         if k and self._simulated:
             before = next((e for e in reversed(state.events) if isinstance(e, RoundEvent) and e.merges), None)
-            waiting = None if before is None else waited(self._accounting.ledger.cost, before)
+            waiting = None if before is None else waiting_times(self._accounting.ledger.cost, before)
         planned = situation.round_event(
             plan.local_steps,
             None if stations.all() else stations,

@@ -343,7 +343,7 @@ def _weights(
 
 def _affordable(start: Situation, steps: int, rounds: int) -> tuple[int, int]:
     """H and R within the budget: fewer rounds rather than less than half of the steps in each."""
-    room, cloud = start.ledger.room, event_totals(start.prices, start.cloud_event())
+    room, cloud = start.ledger.remaining, event_totals(start.prices, start.cloud_event())
     while True:
         each = {name: limit / rounds - cloud[name] for name, limit in room.items()}
         paid = steps_affordable(start.prices, start.round_event(1), each, steps)

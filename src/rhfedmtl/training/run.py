@@ -409,7 +409,7 @@ class Run:
     def _layout(self) -> Placement:
         """Return the membership for the ledger; the same object until a terminal moves."""
         station, layout = self.network.station, self.membership
-        if layout is None or type(layout.terminal_task) is not type(station) or not layout.places(station):
+        if layout is None or type(layout.terminal_task) is not type(station) or not layout.matches(station):
             self.membership = layout = Placement(station, self.cloud.n_tasks)
         return layout
 

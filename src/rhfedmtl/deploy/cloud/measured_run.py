@@ -154,7 +154,7 @@ class MeasuredAccounting:
         """Set the worst case aside, and limit all waits to it."""
         reservation = self.ledger.reserve(worst)
         self._network.deadline, self._network.partners.patience = self._prices.waits(
-            worst, self.ledger.room, self._patience
+            worst, self.ledger.remaining, self._patience
         )
         return reservation
 

@@ -143,7 +143,7 @@ class Measured:
 
     def schedule(self, s: Situation) -> Schedule | None:
         """Best way to spend what is left of a budget, as the model sees it now; None where no round can be paid."""
-        payable = fits(PlanInputs.of(s, self.least_steps).least, s.ledger.room)
+        payable = fits(PlanInputs.of(s, self.least_steps).least, s.ledger.remaining)
         return self._best(s, self.outlook(s)) if payable else None
 
     def outlook(self, s: Situation) -> ProgressModel:
@@ -166,7 +166,7 @@ class Measured:
 
     def _grid(self, s: Situation, inputs: PlanInputs) -> Grid:
         """All that can be paid."""
-        room = s.ledger.room
+        room = s.ledger.remaining
         longest = min((room[name] / price for name, price in inputs.least.items() if price > 0.0), default=1.0)
         rounds = (1,) if inputs.free_cloud else _ROUNDS
         return Grid(_counts(longest), rounds, room, inputs.cloud, inputs.least_level, inputs.most_steps)

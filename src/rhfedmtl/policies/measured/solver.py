@@ -31,7 +31,7 @@ LOOK = 3
 
 def newton_rounds(s: Situation) -> int:
     """Passes over all rows that what is left would pay."""
-    room = s.ledger.room
+    room = s.ledger.remaining
     if "pass" not in s.memo:
         s.memo["pass"] = _pass(s)
     cost = s.memo["pass"]
