@@ -18,7 +18,7 @@ from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.allocation import by_deadline
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.policies.measured.progress import PASS_RATE, ProgressModel, waiting
+from rhfedmtl.policies.measured.progress import PASS_RATE, ProgressModel, share_of_cloud
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import Placement, event_totals, waiting_times
@@ -240,7 +240,7 @@ def test_a_search_goes_on_when_members_or_weights_have_changed() -> None:
 def test_the_plan_leaves_least_of_all_that_can_be_paid() -> None:
     """By plain loops over M and H, nothing that the budget pays is predicted to leave less."""
     s = situation(coupling=0.2)
-    best, outlook = Measured().schedule(s), Measured().outlook(s)
+    best, outlook = Measured().schedule(s), Measured().progress_model(s)
     assert best is not None
 
     def left(M: int, H: int) -> float:
@@ -296,15 +296,15 @@ def test_a_schedule_with_different_rounds_fits_the_budget(pace: list[float], bud
 def test_what_is_measured_moves_the_model() -> None:
     """Curves that saturate early raise the rate of a step, curves that keep rising lower it."""
     s = situation()
-    prior = Measured().outlook(s).rate
+    prior = Measured().progress_model(s).rate
 
     def seen(rate: float) -> list[Observation]:
         h = np.append(np.minimum(2.0 ** np.arange(16), 20), 20)
         gains = np.tile(1 - np.exp(-rate * h), (5, 1))
         return [Observation(k, np.full(25, 20), np.full(5, 5), np.full(5, 0.2), gains * 0.7**k) for k in (1, 2, 3, 4)]
 
-    assert Measured().outlook(replace(s, observed=seen(0.5))).rate > 1.5 * prior
-    assert Measured().outlook(replace(s, observed=seen(0.03))).rate < 0.7 * prior
+    assert Measured().progress_model(replace(s, observed=seen(0.5))).rate > 1.5 * prior
+    assert Measured().progress_model(replace(s, observed=seen(0.03))).rate < 0.7 * prior
 
 
 def observations(rounds: int, rate: float = 0.1, fall: float = 0.7, H: int = 20) -> list[Observation]:
@@ -322,7 +322,7 @@ def test_the_rate_is_that_of_the_least_squares_fit(steps: list[int]) -> None:
     """Of all rates on the grid, none fits a(1 − e^{−ch/S}) better to the curves of the last rounds, by plain loops."""
     s = situation()
     seen = [observations(k + 1, 0.05 * (k + 1), H=H)[k] for k, H in enumerate(steps)]
-    found = Measured(prior=0.5).outlook(replace(s, observed=seen)).rate
+    found = Measured(prior=0.5).progress_model(replace(s, observed=seen)).rate
 
     def misfit(rate: float) -> float:
         total = 0.5 * 0.01 * np.log(rate / PASS_RATE) ** 2
@@ -342,21 +342,21 @@ def test_the_rate_is_that_of_the_least_squares_fit(steps: list[int]) -> None:
 def test_stations_that_sat_out_do_not_look_like_progress() -> None:
     """What a merge keeps is read off the stations that took part in both rounds."""
     s = situation()
-    all_there = Measured().outlook(replace(s, observed=observations(4)))
+    all_there = Measured().progress_model(replace(s, observed=observations(4)))
     some = observations(4)
     for seen in some[1::2]:
         seen.gains[[0, 3]] = 0.0
         seen.answers[[0, 3]] = 0
         seen.local_steps[[*range(5), *range(15, 20)]] = 0
-    assert Measured().outlook(replace(s, observed=some)).keep == pytest.approx(all_there.keep)
+    assert Measured().progress_model(replace(s, observed=some)).keep == pytest.approx(all_there.keep)
 
 
 def test_a_round_that_brought_nothing_teaches_nothing() -> None:
     """All updates were lost: the model is what it was."""
     s, lost = situation(), observations(1)[0]
     lost.gains[:] = 0.0
-    assert Measured().outlook(replace(s, observed=[lost])) == Measured().outlook(s)
-    assert Measured().outlook(replace(s, observed=[*observations(1), lost])) == Measured().outlook(
+    assert Measured().progress_model(replace(s, observed=[lost])) == Measured().progress_model(s)
+    assert Measured().progress_model(replace(s, observed=[*observations(1), lost])) == Measured().progress_model(
         replace(s, observed=observations(1))
     )
 
@@ -381,7 +381,7 @@ def test_what_hundreds_of_rounds_leave_has_a_logarithm(waits: float) -> None:
 
 def test_rounds_at_one_anchor_take_nothing_of_what_waits_for_the_cloud() -> None:
     """The more tasks are coupled, the less is left to win before the cloud has worked again; in the end nothing."""
-    shares = [waiting(coupling) for coupling in (0.0, 0.5, 0.9, 0.99, 0.999)]
+    shares = [share_of_cloud(coupling) for coupling in (0.0, 0.5, 0.9, 0.99, 0.999)]
     assert shares[0] == 0.0
     assert shares == sorted(shares)
     for waits in shares:

@@ -71,7 +71,7 @@ def dry_run(
     """Follow ``policy`` from ``situation`` until the policy or the budget ends it; the ledger given stays as it is."""
     ledger = situation.ledger.with_budget(situation.ledger.budget)
     now = replace(situation, ledger=ledger)
-    outlook = outlook or Measured().outlook(situation)
+    outlook = outlook or Measured().progress_model(situation)
     done = empty_dry_run(ledger.cost)
     most_plans = min(_MOST_PLANS, max(4, _MOST_WORK // max(1, len(situation.sizes))))
     for number in range(most_plans):
@@ -116,7 +116,7 @@ def is_constant(policy: Policy) -> bool:
 
 def steps_of(situation: Situation, plan: Plan) -> IntArray:
     """H of the terminals that are members."""
-    return np.asarray(plan.local_steps[situation.here], dtype=np.int64)
+    return np.asarray(plan.local_steps[situation.member_index], dtype=np.int64)
 
 
 def effort(situation: Situation, outlook: ProgressModel, local_steps: int | IntArray) -> float:
@@ -124,12 +124,12 @@ def effort(situation: Situation, outlook: ProgressModel, local_steps: int | IntA
     steps = np.broadcast_to(np.asarray(local_steps), len(situation.sizes))
     if steps.strides == (0,) and len(steps):
         if "local progress" not in situation.memo:
-            sizes = np.maximum(situation.sizes[situation.here], 1)
-            situation.memo["local progress"] = LocalProgress(sizes, most=len(sizes))
+            sizes = np.maximum(situation.sizes[situation.member_index], 1)
+            situation.memo["local progress"] = LocalProgress(sizes, max_sizes=len(sizes))
         known: LocalProgress = situation.memo["local progress"]
         return known.progress(outlook.rate, int(steps[0]))
-    rows = np.maximum(situation.sizes[situation.here], 1)
-    return float(-np.expm1(-outlook.rate * steps[situation.here] / rows) @ rows / rows.sum())
+    rows = np.maximum(situation.sizes[situation.member_index], 1)
+    return float(-np.expm1(-outlook.rate * steps[situation.member_index] / rows) @ rows / rows.sum())
 
 
 def _why(s: Situation, *, limited: bool) -> str:

@@ -33,7 +33,7 @@ from rhfedmtl.planning.data_shape import opening, situation_of
 from rhfedmtl.planning.dry_run import DryRun, dry_run, effort, empty_dry_run
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.measured.policy import Measured, ProgressModel
-from rhfedmtl.policies.measured.progress import keeping
+from rhfedmtl.policies.measured.progress import prior_keep
 from rhfedmtl.resources.billing import Event
 from rhfedmtl.resources.costs import BudgetLike, Cost
 from rhfedmtl.resources.ledger import Ledger
@@ -166,7 +166,7 @@ class Pilot:
 
     def under(self, start: Situation, faults: Faults) -> Pilot:
         """The same evidence for a run that begins so, nothing of it done."""
-        kept = keeping(start, faults.dropout) / keeping(start, self.dropout)
+        kept = prior_keep(start, faults.dropout) / prior_keep(start, self.dropout)
         outlook = self.outlook._replace(keep=min(self.outlook.keep * kept, 0.999))
         nothing = empty_dry_run(start.ledger.cost)
         return replace(self, start=start, end=start, simulated=nothing, outlook=outlook, doubt=DOUBT)
@@ -285,7 +285,7 @@ def fly(
         rounds=result.rounds,
         cloud_rounds=result.cloud_rounds,
     )
-    outlook = Measured().outlook(end)
+    outlook = Measured().progress_model(end)
     flights = [_flight(first, outlook, each) for each in results]
     return Pilot(
         first,

@@ -29,7 +29,7 @@ from rhfedmtl.planning.pilot import LEVEL, PILOTS, Forecast, Pilot, fly, pilot_l
 from rhfedmtl.policies.base import Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.policies.measured.progress import keeping
+from rhfedmtl.policies.measured.progress import prior_keep
 from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.billing import cost_curve, event_totals, steps_affordable
 from rhfedmtl.resources.costs import BY_BUDGET, amounts_text, binding, fits, times_affordable
@@ -234,7 +234,7 @@ class _Planner:
         self.weights = weights
         self.subject, self.policy, self.settings, self.start, self.pilot = subject, policy, settings, start, pilot
         self.budget = dict(start.ledger.budget)
-        believed = Measured().outlook(start)._replace(keep=keeping(start, faults.dropout))
+        believed = Measured().progress_model(start)._replace(keep=prior_keep(start, faults.dropout))
         self.outlook = believed if pilot is None else pilot.outlook
         self.dry_run = self._dry_run(policy, self.budget)
 

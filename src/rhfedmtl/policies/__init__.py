@@ -1,1 +1,1 @@
-"""Policies: how many local steps and station rounds the next server iteration gets."""
+"""Policies choose the local steps and station rounds of the next server iteration."""

@@ -1,13 +1,14 @@
-"""The control algorithm of Wang et al. 2019 (IEEE JSAC 37(6)): the number of local steps τ that a budget calls for.
+"""The control algorithm of Wang et al. 2019 (IEEE JSAC 37(6)): choose the number of local steps τ for a budget.
 
-With c_m what a step and b_m what an aggregation costs of type m, R_m its budget and R′_m = R_m − b_m − c_m, minimise
+The baseline adaptive-fl uses this policy. Let c_m be the cost of a step in type m, b_m the cost of an aggregation, R_m
+the budget, and R′_m = R_m − b_m − c_m. The algorithm minimises
 
     G(τ) = A(τ) + √(A(τ)² + ρ h(τ)/(ηφτ)) + ρ h(τ),   A(τ) = max_m (c_m τ + b_m)/(2ηφ R′_m τ),
     h(τ) = (δ/β)((ηβ + 1)^τ − 1) − ηδτ
 
-over τ = 1 … 100. ρ, β and δ are estimated anew in every round; τ starts at 1 and grows tenfold at most from one round
-to the next; a last round that cannot be paid in full is cut. δ is taken as the root mean square of the distances of
-the terminals' gradients from their mean, which sums can tell: δ² = mean ‖∇F_t‖² − ‖mean ∇F_t‖².
+over τ = 1 … 100. It estimates ρ, β and δ in every round. τ starts at 1 and grows at most tenfold from round to round.
+If the budget does not pay for the last round in full, that round gets fewer steps. δ is the root mean square distance
+of the terminals' gradients from their mean. It follows from sums: δ² = mean ‖∇F_t‖² − ‖mean ∇F_t‖².
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GROWTH, MOST = 10, 100
 
 
 class Estimates(NamedTuple):
-    """How strongly the loss (ρ) and its gradient (β) change, and how far terminals are from their mean (δ)."""
+    """Lipschitz constants of the loss (ρ) and its gradient (β), and distance of terminals' gradients (δ)."""
 
     rho: float
     beta: float
@@ -38,9 +39,16 @@ class Estimates(NamedTuple):
 
 @dataclass(frozen=True)
 class AdaptiveControl:
-    """``step`` is η of the first round, ``phi`` the control parameter φ (0.025 in the paper's experiments).
+    """The policy of Wang et al. 2019.
 
-    Visits for the estimates (two for each of ``probes`` rows) come on top of τ and count as a cost of the aggregation.
+    Parameters
+    ----------
+    step, decay
+        η of the first round, and the decay of the step: η of round k is step / (1 + decay k).
+    probes
+        Rows visited twice for the estimates. These visits come on top of τ and count as a cost of the aggregation.
+    phi
+        The control parameter φ (0.025 in the paper's experiments).
     """
 
     step: float = 0.5
@@ -49,64 +57,72 @@ class AdaptiveControl:
     phi: float = 0.025
 
     def __post_init__(self) -> None:
-        """Refuse a control parameter that makes no bound."""
+        """Refuse a control parameter that is not positive."""
         check_weight("phi", self.phi, positive=True)
 
     def plan(self, situation: Situation) -> Plan | None:
-        """τ of the next round and the visits for its estimates; None once not even one step can be paid."""
+        """Return a plan with τ and the visits for its estimates, or None if the budget does not pay for a step."""
         if not situation.ledger.budget:
             raise BudgetError("adaptive-fl controls its steps by a budget: give one, as in energy=1400")
-        affordable = steps_affordable(situation.prices, situation.round_event(1), _room(situation))
+        affordable = steps_affordable(situation.prices, situation.round_event(1), _remaining(situation))
         if affordable < 1:
             return None
         tau = self._tau(situation)
         return Plan.uniform(situation, min(affordable, tau + 2 * self.probes), 1, tau=tau)
 
     def _tau(self, s: Situation) -> int:
-        found = estimates(s)
-        if found is None:
+        current = estimates(s)
+        if current is None:
             return 1
         before = max(1, int(s.observed[-1].local_steps.max()) - 2 * self.probes)
         taus = np.arange(1, min(MOST, GROWTH * before) + 1)
-        return int(taus[np.argmin(self.bound(s, taus, found))])
+        return int(taus[np.argmin(self.bound(s, taus, current))])
 
-    def bound(self, s: Situation, tau: npt.NDArray[np.int64], found: Estimates) -> FloatArray:
-        """G(τ); lower is better."""
+    def bound(self, s: Situation, tau: npt.NDArray[np.int64], current: Estimates) -> FloatArray:
+        """Return G(τ); lower is better."""
         eta = self.step / (1.0 + self.decay * s.rounds)
         A = self._share(s, tau) / (2.0 * eta * self.phi * tau)
-        eta_beta = max(eta * found.beta, 1e-9)
+        eta_beta = max(eta * current.beta, 1e-9)
         with np.errstate(over="ignore"):
-            h = eta * found.delta * np.maximum(np.expm1(tau * np.log1p(eta_beta)) / eta_beta - tau, 0.0)
-            return np.asarray(A + np.sqrt(A * A + found.rho * h / (eta * self.phi * tau)) + found.rho * h)
+            h = eta * current.delta * np.maximum(np.expm1(tau * np.log1p(eta_beta)) / eta_beta - tau, 0.0)
+            return np.asarray(A + np.sqrt(A * A + current.rho * h / (eta * self.phi * tau)) + current.rho * h)
 
     def _share(self, s: Situation, tau: npt.NDArray[np.int64]) -> FloatArray:
-        """max_m (c_m τ + b_m)/R′_m."""
+        """Return max_m (c_m τ + b_m)/R′_m."""
         cloud, curves = event_totals(s.prices, s.cloud_event()), lines(s.prices, s.round_event(1))
         share = np.zeros(len(tau))
         for name, limit in s.ledger.budget.items():
             fixed = cloud.get(name, 0.0)
-            least = fixed + float(curves[name].at(1))
+            smallest = fixed + float(curves[name].at(1))
             cost = fixed + curves[name].at(tau + 2 * self.probes)
-            share = np.maximum(share, cost / max(limit - least, np.finfo(float).tiny))
+            share = np.maximum(share, cost / max(limit - smallest, np.finfo(float).tiny))
         return share
 
 
 def estimates(s: Situation) -> Estimates | None:
-    """ρ and β of the last round, and δ of the one before, whose mean gradient the last round brought back."""
-    probed = [seen for seen in s.observed[-2:] if seen.gains[:, SAMPLES].any()]
+    """Return ρ and β of the last round and δ of the previous round, or None before two rounds with estimates.
+
+    δ needs the mean gradient of its round, which terminals receive and report in the next round.
+    """
+    probed = [observation for observation in s.observed[-2:] if observation.gains[:, SAMPLES].any()]
     if len(probed) < 2:
         return None
-    rho, beta, mean_square = (_mean(s, probed[1], place) for place in (RHO, BETA, MEAN_SQUARE))
+    rho, beta, mean_square = (_mean(s, probed[1], column) for column in (RHO, BETA, MEAN_SQUARE))
     return Estimates(rho, beta, float(np.sqrt(max(_mean(s, probed[0], SQUARE) - mean_square, 0.0))))
 
 
-def _mean(s: Situation, seen: Observation, place: int) -> float:
-    """Mean over the samples of those who answered, stations by all of their samples: as the models are averaged."""
-    there = seen.gains[:, SAMPLES] > 0.0
-    means = seen.gains[there, place] / seen.gains[there, SAMPLES]
-    return float(np.average(means, weights=np.maximum(s.samples[there], 1.0)))
+def _mean(s: Situation, observation: Observation, column: int) -> float:
+    """Return the mean of a column of the gains, weighted like the average of the models.
+
+    Within a station it is the mean over the samples of the terminals that answered. Stations are weighted by all of
+    their samples.
+    """
+    answered = observation.gains[:, SAMPLES] > 0.0
+    means = observation.gains[answered, column] / observation.gains[answered, SAMPLES]
+    return float(np.average(means, weights=np.maximum(s.samples[answered], 1.0)))
 
 
-def _room(s: Situation) -> dict[str, float]:
+def _remaining(s: Situation) -> dict[str, float]:
+    """Return the remaining budget after the next server iteration, without its rounds."""
     cloud = event_totals(s.prices, s.cloud_event())
     return {name: limit - cloud.get(name, 0.0) for name, limit in s.ledger.remaining.items()}

@@ -1,4 +1,8 @@
-"""What policies see and say: a `Situation` goes in, a `Plan` comes out, or None when no more is to be done."""
+"""The interface of policies: `Policy.plan` receives a `Situation` and returns a `Plan`, or None to end the run.
+
+The training loop builds the situation before every server iteration. A policy reads it and changes nothing in it except
+`Situation.memo`.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +32,10 @@ CERTIFYING = 0.1
 
 
 class Observation(NamedTuple):
-    """What a BS iteration showed: H, who answered, the factor applied, and the dual gain after 1, 2, 4, … steps.
+    """Measurements of a BS iteration: H, answers, the factor applied, and the dual gain after 1, 2, 4, … steps.
 
-    ``gap`` is the certified one after it, before duals are mixed, NaN where none was computed; a round is ``astray``
-    where what the stations hold is worse than models that are zero.
+    ``gap`` is the certified gap after the iteration, before duals are mixed; NaN without a certificate. ``astray`` is
+    True if the run has diverged: the models of the stations are worse than zero models.
     """
 
     round: int
@@ -50,17 +54,37 @@ REMEMBERED = 128
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """What a policy may know when it plans.
+    """The information that a policy may use for a plan.
 
-    ``lam`` is λ_b of the anchors, ``gamma`` the smoothness of the loss, ``radius`` a bound on ‖x‖: for theory.
-    ``coupling`` in [0, 1) says how much of a station's regularisation ties it to the other tasks. ``observed``
-    holds what the last rounds, ``REMEMBERED`` at most, showed, the latest last. ``planning_prices`` may be higher than
-    those of the ledger, where a round may take longer than it should. ``in_step`` says whether stations wait for each
-    other after every BS iteration, and not only for the cloud. ``certify_every`` is that of the run.
-    ``passes`` over the rows are what the cloud asks for next, where a policy goes by that; ``seed`` is that of the run,
-    for one that draws.
-    ``memo`` is kept from one plan to the next while members, sizes and prices stay as they are: for what a policy need
-    not work out again.
+    Attributes
+    ----------
+    sizes, layout
+        Rows and station of every terminal.
+    ledger
+        Prices, limits and spending of the run.
+    lam, gamma, radius
+        λ_b of the anchors, smoothness of the loss, and a bound on ‖x‖; policies from theory use them.
+    coupling
+        Share of a station's regularisation that ties it to other tasks, in [0, 1).
+    bytes, certificate_bytes
+        Sizes of messages.
+    cloud_rounds, rounds
+        Server iterations and BS iterations so far.
+    observed
+        Observations of the last rounds, at most ``REMEMBERED``, in order.
+    solvers
+        Solvers that a plan may choose.
+    planning_prices
+        Prices to plan by (None: the ledger's prices). They are higher if a round may take longer than priced.
+    in_step
+        True if stations wait for each other after every BS iteration, and not only at server iterations.
+    certify_every, seed
+        The settings of the run.
+    passes
+        Passes over the rows that the cloud asks for next; some policies follow it.
+    memo
+        Values that a policy need not compute again. The memo lasts from plan to plan while members, sizes and prices
+        do not change.
     """
 
     sizes: IntArray
@@ -89,25 +113,25 @@ class Situation:
         return self.ledger.cost if self.planning_prices is None else self.planning_prices
 
     @cached_property
-    def here(self) -> slice | npt.NDArray[np.bool_]:
-        """Picks the members out of all terminals."""
+    def member_index(self) -> slice | npt.NDArray[np.bool_]:
+        """Index that selects the members from an array over all terminals."""
         return slice(None) if self.layout.complete else self.layout.terminal_task >= 0
 
     @cached_property
-    def home(self) -> IntArray:
+    def member_station(self) -> IntArray:
         """Station of every member."""
-        return self.layout.terminal_task[self.here]
+        return self.layout.terminal_task[self.member_index]
 
     @cached_property
     def rows(self) -> FloatArray:
         """Samples of every member."""
-        return self.sizes[self.here].astype(np.float64)
+        return self.sizes[self.member_index].astype(np.float64)
 
     @cached_property
     def samples(self) -> FloatArray:
         """n_b of every station."""
-        home, rows, counts = self.alike
-        return np.asarray(np.bincount(home, rows * counts, self.layout.n_tasks), dtype=np.float64)
+        station, rows, counts = self.distinct_members
+        return np.asarray(np.bincount(station, rows * counts, self.layout.n_tasks), dtype=np.float64)
 
     @cached_property
     def members(self) -> IntArray:
@@ -115,27 +139,22 @@ class Situation:
         return self.layout.members
 
     @cached_property
-    def alone(self) -> bool:
-        """Whether there is one terminal under each station, so that nothing is merged."""
-        return bool(len(self.home) <= np.count_nonzero(self.members))
-
-    @cached_property
     def largest(self) -> FloatArray:
         """Samples of the largest terminal of every station."""
         largest = np.ones(self.layout.n_tasks)
-        home, rows, _ = self.alike
-        np.maximum.at(largest, home, rows)
+        station, rows, _ = self.distinct_members
+        np.maximum.at(largest, station, rows)
         return largest
 
     @cached_property
-    def alike(self) -> tuple[IntArray, FloatArray, IntArray | int]:
-        """Station and samples of members, and how many are like that: members that are alike may count as one."""
-        home, sizes, counts = pairs(self.home, self.sizes[self.here])
-        return home, sizes.astype(np.float64), counts
+    def distinct_members(self) -> tuple[IntArray, FloatArray, IntArray | int]:
+        """Station and samples of members, and the number of equal members; equal members may form a single entry."""
+        station, sizes, counts = pairs(self.member_station, self.sizes[self.member_index])
+        return station, sizes.astype(np.float64), counts
 
     @cached_property
     def one_pass(self) -> IntArray:
-        """H of a pass over each terminal's own rows; a view that takes no memory where all have as many."""
+        """H of a pass over each terminal's rows; a view that takes no memory if all terminals have equally many."""
         if len(self.sizes) and self.sizes.min() == self.sizes.max():
             return np.broadcast_to(np.int64(self.sizes.max()), len(self.sizes))
         return np.asarray(self.sizes)
@@ -150,10 +169,10 @@ class Situation:
         up: int | None = None,
         waiting: Mapping[str, FloatArray] | None = None,
     ) -> RoundEvent:
-        """Return the next BS iteration, or iteration ``number``, if all terminals work.
+        """Return the event of the next BS iteration, or of iteration ``number``, if all terminals work.
 
-        ``down`` and ``up`` are the bytes of an order and an update, by default for dual ascent with a model in every
-        order; ``waiting`` is `RoundEvent.ahead`.
+        ``down`` and ``up`` are the bytes of an order and an update. The default is dual ascent with a model in every
+        order. ``waiting`` is `RoundEvent.ahead`.
         """
         if isinstance(local_steps, np.ndarray) and local_steps.strides == (0,):
             local_steps = int(local_steps[0])
@@ -170,15 +189,18 @@ class Situation:
             result_bytes=self._per_station(sizes.result, sizes.each_result),
         )
 
-    def _per_station(self, fixed: int, each: int) -> FloatArray | float:
-        return float(fixed) if not each else np.asarray(fixed + each * self.layout.members, dtype=np.float64)
+    def _per_station(self, fixed: int, per_terminal: int) -> FloatArray | float:
+        if not per_terminal:
+            return float(fixed)
+        return np.asarray(fixed + per_terminal * self.layout.members, dtype=np.float64)
 
     def certificate_event(
         self, sizes: CertificateSizes | None = None, number: int | None = None, report: int = 0
     ) -> RoundEvent:
-        """A certificate after round ``number`` (default: the last), by default at its largest, with unknown models.
+        """Return the event of a certificate after round ``number`` (default: the last round).
 
-        ``report`` has the bytes of reports that stations send for it.
+        The default sizes are the largest: for models that the receivers do not hold. ``report`` is the size of the
+        reports that stations send for the certificate.
         """
         sizes = self.certificate_bytes if sizes is None else sizes
         return RoundEvent(
@@ -199,26 +221,32 @@ class Situation:
 
     @property
     def certificates_cost(self) -> bool:
-        """Whether certificates cost any type that is limited."""
+        """True if certificates use a limited type."""
         return any(self.certificate[name] for name in self.ledger.budget)
 
     def server_iteration(self) -> dict[str, float]:
-        """Cost, per type, of a server iteration without its rounds, with its part of a certificate if that fits."""
+        """Return the cost per type of a server iteration without its rounds.
+
+        It includes the iteration's share of a certificate, if the smallest iteration still fits the budget with it.
+        """
         cloud = event_totals(self.prices, self.cloud_event())
         if not self.certificates_cost:
             return cloud
-        least, room = event_totals(self.prices, self.cloud_event(), self.round_event(1)), self.ledger.remaining
+        smallest, remaining = event_totals(self.prices, self.cloud_event(), self.round_event(1)), self.ledger.remaining
         every = self.certify_every
         parts = {
-            name: price / every if isinstance(every, int) else min(price, CERTIFYING * least[name])
+            name: price / every if isinstance(every, int) else min(price, CERTIFYING * smallest[name])
             for name, price in self.certificate.items()
         }
-        if any(least[name] + parts[name] > limit for name, limit in room.items()):
+        if any(smallest[name] + parts[name] > limit for name, limit in remaining.items()):
             return cloud
         return {name: cost + parts[name] for name, cost in cloud.items()}
 
     def cloud_event(self, down: int | None = None) -> CloudEvent:
-        """The next server iteration; ``down`` are the bytes of an anchor, by default with a model in it."""
+        """Return the event of the next server iteration.
+
+        ``down`` is the size of an anchor. The default is an anchor that contains a model.
+        """
         sizes = self.bytes
         down = sizes.anchor if down is None else down
         return CloudEvent(self.rounds, self.layout, bytes_down=float(down), bytes_up=float(sizes.report))
@@ -226,7 +254,7 @@ class Situation:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Work of one server iteration: H of every terminal, K of every station, and why."""
+    """Work of a server iteration: H of every terminal, K of every station, and the reasons (``why``)."""
 
     local_steps: IntArray
     station_rounds: IntArray
@@ -235,12 +263,15 @@ class Plan:
 
     @classmethod
     def uniform(cls, situation: Situation, local_steps: int | IntArray, station_rounds: int, **why: Any) -> Plan:
-        """The same H and K for all."""
+        """Return a plan with the same K for all stations and ``local_steps`` for all or per terminal."""
         H = np.broadcast_to(np.asarray(local_steps, dtype=np.int64), len(situation.sizes))
         return cls(H, np.full(situation.layout.n_tasks, station_rounds), why=why)
 
     def compact(self) -> Plan:
-        """Return the same plan; H that all terminals share takes no memory: rounds are many, and so are terminals."""
+        """Return the same plan, with an H that all terminals share stored once.
+
+        A run stores a plan per round, and a plan may cover a million terminals.
+        """
         H = self.local_steps
         if len(H) and H.strides != (0,) and (H[0] == H).all():
             return replace(self, local_steps=np.broadcast_to(H[0], H.shape))
@@ -251,29 +282,33 @@ ONE_PASS = 0
 """As a smallest H: one pass over each terminal's own rows."""
 
 
-def least_of(s: Situation, least_steps: int) -> int | IntArray:
-    """Smallest H, of every terminal where it is one pass over rows of which some have more."""
+def smallest_steps(s: Situation, least_steps: int) -> int | IntArray:
+    """Return the smallest H that a policy may plan.
+
+    It is a number, or an array per terminal if ``least_steps`` is `ONE_PASS` and terminals have different numbers of
+    rows.
+    """
     if least_steps != ONE_PASS:
         return least_steps
-    alike = not s.members.all() or s.rows.min() == s.rows.max()
-    return int(s.largest.max()) if alike else s.sizes
+    uniform = not s.members.all() or s.rows.min() == s.rows.max()
+    return int(s.largest.max()) if uniform else s.sizes
 
 
 class Policy(Protocol):
-    """Turns what is known into a plan; None ends the run."""
+    """Interface of a policy: turn a situation into a plan, or return None to end the run."""
 
     def plan(self, situation: Situation) -> Plan | None:
         """Plan the next server iteration."""
 
 
 def check_certify_every(every: Any) -> None:
-    """Refuse what is neither a number of rounds nor left to the run."""
+    """Refuse a value that is neither a number of rounds nor `AUTO`."""
     if every != AUTO:
         check_count("certify_every", every)
 
 
 def check_count(name: str, count: Any, *, optional: bool = False) -> None:
-    """Refuse what is not a whole number of at least 1."""
+    """Refuse a value that is not a whole number from 1 to `MOST_COUNT`."""
     if optional and count is None:
         return
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_COUNT:

@@ -1,7 +1,7 @@
-"""The policies by name: how much work the next server iteration does, H for every terminal, K for every station.
+"""Names of the policies, which choose H of every terminal and K of every station for the next server iteration.
 
-The ledger, not the policy, is what makes a budget hard; a good policy never runs into it. A new policy is one file with
-a frozen dataclass that has ``plan``, and its line here.
+The ledger enforces the budget, not the policy; a good policy never exceeds it. To add a policy, write a frozen
+dataclass with a method ``plan`` in a file of this package, and add a line here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POLICIES: Registry[Entry[Policy]] = Registry(
     {
         "fixed": Entry("H, K and M as given", "rhfedmtl.policies.fixed:Fixed"),
         "paper": Entry(
-            "planned beforehand by the bound of the paper",
+            "planned in advance by the bound of the paper",
             "rhfedmtl.policies.theoretical:Theoretical",
             options=(BOUND_TARGET,),
         ),
@@ -30,12 +30,12 @@ POLICIES: Registry[Entry[Policy]] = Registry(
             "the curve behind the paper's cost figure", "rhfedmtl.policies.theoretical:authors", options=(BOUND_TARGET,)
         ),
         "sound": Entry(
-            "planned beforehand by a bound that is guaranteed",
+            "planned in advance by a guaranteed bound",
             "rhfedmtl.policies.theoretical:sound",
             options=(BOUND_TARGET,),
         ),
         "measured": Entry(
-            "planned from the progress that rounds so far have shown, and anew as they show more",
+            "planned from the measured progress of the rounds so far, before every server iteration",
             "rhfedmtl.policies.measured.policy:Measured",
         ),
     },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rhfedmtl.policies.base import Policy, least_of
+from rhfedmtl.policies.base import Policy, smallest_steps
 
 if TYPE_CHECKING:
     from rhfedmtl.training.checkpoint import Keeper
@@ -37,7 +37,8 @@ def learn(run: Run, policy: Policy, watch: Watcher | None, keep: Keeper | None) 
 
             # 2. Begin only if the budget pays this server iteration with its first BS iteration.
             if plan is None or not run.pricing.can_begin(situation, plan):
-                return run.pricing.why_no_more(situation, plan, least_of(situation, getattr(policy, "least_steps", 1)))
+                smallest = smallest_steps(situation, getattr(policy, "least_steps", 1))
+                return run.pricing.why_no_more(situation, plan, smallest)
 
             # 3. Broadcast the anchors: the reference r and λ of every station.
             run.broadcast_anchors(situation, plan)

@@ -70,7 +70,7 @@ class Careful:
         works = np.full(len(rows), True)
         if self.deadline is not None:
             possible = steps_by_deadline(situation.prices, situation.round_event(1), {"time": self.deadline})
-            if (possible >= smallest)[situation.here].any():
+            if (possible >= smallest)[situation.member_index].any():
                 works = possible >= smallest
                 steps = np.where(works, np.minimum(steps, possible), 0)
         if self.alike and np.ptp(steps[works]) and np.ptp((steps / rows)[works]):

@@ -1,1 +1,1 @@
-"""The policy that plans from what the run itself has shown."""
+"""The policy that plans from the measured progress of the run."""

@@ -1,13 +1,14 @@
-"""The policy that learns from the run: how much of the rest of the way each H would buy with the rest of the budget.
+"""The policy ``measured``: choose the H and K that buy the most progress with the remaining budget.
 
-How progress is modelled, and fitted to the gains that terminals return, is in `rhfedmtl.policies.measured.progress`.
+The default policy of RHFedMTL. Module `progress` predicts progress from the gains that terminals return, `allocation`
+distributes a round over terminals, and `solver` compares coordinate ascent with quasi-Newton.
 
-Plan. With M more server iterations of K rounds each, every round gets an equal part of what is left, and H is the
-most that this part pays. The plan is the (M, K) that leaves least. So the whole budget is used, and the last round is
-not a special case. The model is fitted and the plan made before every server iteration.
+Theory of operation. Suppose that M more server iterations of K rounds follow. Every round gets an equal part of the
+remaining budget, and H is the largest number of steps that this part pays. The policy chooses the (M, K) that leaves
+the smallest predicted suboptimality. So it spends the complete budget, and the last round is not a special case. It
+fits the model and makes the plan before every server iteration.
 
-If terminals differ in speed and time is limited, a second way to share out a round is compared (`allocation.py`): by a
-deadline.
+If terminals differ in speed and time is limited, the policy also compares an allocation by a deadline.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from typing import NamedTuple
 import numpy as np
 
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
-from rhfedmtl.policies.base import IntArray, Plan, Situation, least_of
+from rhfedmtl.policies.base import IntArray, Plan, Situation, smallest_steps
 from rhfedmtl.policies.measured.allocation import Allocation, BestLevel, EqualSteps, Grid, by_deadline, by_rows
-from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, ProgressModel, waiting
+from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, ProgressModel, share_of_cloud
 from rhfedmtl.policies.measured.solver import (
     LOOK,
     UNLIMITED,
+    ascent_forecast,
+    newton_forecast,
     newton_rounds,
-    promised_by_ascent,
-    promised_by_newton,
 )
 from rhfedmtl.resources.billing import event_totals, steps_affordable
 from rhfedmtl.resources.costs import fits
@@ -43,9 +44,9 @@ _ROUNDS = tuple(np.unique(np.geomspace(1, 64, 16).astype(np.int64)).tolist())
 
 
 class Schedule(NamedTuple):
-    """M server iterations of K rounds, H steps in the first of them, and the log of what all are predicted to leave.
+    """M server iterations of K rounds, H of the first round, and the log of the predicted remaining suboptimality.
 
-    ``cost`` is that of the first round and of a server iteration by itself.
+    ``cost`` is the cost of the first round plus the cost of a server iteration.
     """
 
     cloud_rounds: int
@@ -56,37 +57,42 @@ class Schedule(NamedTuple):
 
 
 class PlanInputs:
-    """What a plan needs and what stays the same while members, sizes and prices do."""
+    """Inputs of a plan that depend only on members, sizes and prices."""
 
     def __init__(self, s: Situation, least_steps: int) -> None:
-        self.least_steps = least_of(s, least_steps)
-        self.least_level = self.least_steps if isinstance(self.least_steps, int) else 1
+        self.min_steps = smallest_steps(s, least_steps)
+        self.min_level = self.min_steps if isinstance(self.min_steps, int) else 1
         self.evidence = Evidence(s)
         self.cloud = s.server_iteration()
         self.free_cloud = not any(self.cloud[name] for name in s.ledger.budget)
-        self.most_steps = max(self.least_level, MOST_PASSES * int(s.largest.max()))
-        least = self.least_steps
-        alike: Allocation = EqualSteps(s) if isinstance(least, int) else by_rows(s, least)
-        self.allocations: list[Allocation] = [alike, *by_deadline(s, least)]
-        self.least = {name: cost + self.cloud[name] for name, cost in alike.cost(self.least_level).items()}
+        self.max_steps = max(self.min_level, MOST_PASSES * int(s.largest.max()))
+        min_steps = self.min_steps
+        equal: Allocation = EqualSteps(s) if isinstance(min_steps, int) else by_rows(s, min_steps)
+        self.allocations: list[Allocation] = [equal, *by_deadline(s, min_steps)]
+        self.min_cost = {name: cost + self.cloud[name] for name, cost in equal.cost(self.min_level).items()}
 
     @classmethod
     def of(cls, s: Situation, least_steps: int) -> PlanInputs:
-        """The one of this situation, for the types that are limited."""
+        """Return the inputs of this situation for its limited types, from the memo if possible."""
         key = f"inputs for {least_steps} {' '.join(s.ledger.budget)}"
-        found: PlanInputs | None = s.memo.get(key)
-        if found is None:
-            found = s.memo[key] = cls(s, least_steps)
-        return found
+        inputs: PlanInputs | None = s.memo.get(key)
+        if inputs is None:
+            inputs = s.memo[key] = cls(s, least_steps)
+        return inputs
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Buy the most dual progress with what is left of the budget; see the top of this file.
+    """Buy the most dual progress with the remaining budget; see the top of this file.
 
-    ``memory`` rounds are looked back on; ``prior`` is the weight, in rounds, of what is believed without them.
-    ``least_steps`` is the smallest H that it will ask for: with H = 1 an update is a scaled data row; 0 is one pass
-    over each terminal's own rows.
+    Parameters
+    ----------
+    memory
+        Number of past rounds that the model is fitted to.
+    prior
+        Weight of the prior values, in rounds.
+    least_steps
+        Smallest H of a plan; 0 is a pass over each terminal's rows. With H = 1 an update is a scaled data row.
     """
 
     memory: int = 4
@@ -94,7 +100,7 @@ class Measured:
     least_steps: int = 1
 
     def plan(self, situation: Situation) -> Plan | None:
-        """Plan the next server iteration; None once not even the smallest round can be paid."""
+        """Plan the next server iteration, or return None if the budget does not pay for the smallest round."""
         plan = self._newton(situation)
         if plan is not None or ASCENT not in situation.solvers:
             return plan
@@ -106,19 +112,19 @@ class Measured:
         return Plan(best.local_steps, best.station_rounds, why={"cloud_rounds": best.cloud_rounds})
 
     def _newton(self, s: Situation) -> Plan | None:
-        """A quasi-Newton round, where it promises more than ascent with what is left; looked at now and then.
+        """Return a quasi-Newton round if it promises more than ascent with the remaining budget, else None.
 
-        A search goes on for a while after members or weights have changed: duals are those of a gradient, from which
-        ascent would begin far away.
+        The comparison takes place every ``LOOK`` rounds. After members or weights have changed, a quasi-Newton search
+        continues until the next comparison: its duals follow from a gradient and are a bad start for ascent.
         """
         if NEWTON not in s.solvers:
             return None
         if ASCENT not in s.solvers:
             return self._pass(s) if newton_rounds(s) else None
         before = s.observed[-1].solver if s.observed else ASCENT
-        goes_on = before == NEWTON and "solver" not in s.memo
-        if goes_on or s.rounds >= s.memo.get("solver until", LOOK):
-            s.memo["solver"] = NEWTON if goes_on else self._better(s, before)
+        continues = before == NEWTON and "solver" not in s.memo
+        if continues or s.rounds >= s.memo.get("solver until", LOOK):
+            s.memo["solver"] = NEWTON if continues else self._better(s, before)
             s.memo["solver until"] = s.rounds + LOOK
         if s.memo.get("solver") != NEWTON or not newton_rounds(s):
             return None
@@ -138,49 +144,50 @@ class Measured:
             rounds, predicted = best.cloud_rounds * int(best.station_rounds.max()), -best.log_left
         else:
             rounds = UNLIMITED
-            predicted = -float(self.outlook(s).log_left(1.0 - math.exp(-PASS_RATE))) * rounds
-        return NEWTON if promised_by_newton(s) > promised_by_ascent(s, predicted, rounds) else ASCENT
+            predicted = -float(self.progress_model(s).log_left(1.0 - math.exp(-PASS_RATE))) * rounds
+        return NEWTON if newton_forecast(s) > ascent_forecast(s, predicted, rounds) else ASCENT
 
     def schedule(self, s: Situation) -> Schedule | None:
-        """Best way to spend what is left of a budget, as the model sees it now; None where no round can be paid."""
-        payable = fits(PlanInputs.of(s, self.least_steps).least, s.ledger.remaining)
-        return self._best(s, self.outlook(s)) if payable else None
+        """Return the best schedule for the remaining budget, or None if the budget does not pay for a round."""
+        payable = fits(PlanInputs.of(s, self.least_steps).min_cost, s.ledger.remaining)
+        return self._best(s, self.progress_model(s)) if payable else None
 
-    def outlook(self, s: Situation) -> ProgressModel:
-        """The model of progress, from prior belief and the last rounds."""
-        seen = [each for each in s.observed if each.solver == ASCENT]
-        rate, keep = PlanInputs.of(s, self.least_steps).evidence.fit(seen[-self.memory :], self.prior)
-        return ProgressModel(rate, keep, waiting(s.coupling))
+    def progress_model(self, s: Situation) -> ProgressModel:
+        """Return the progress model, fitted to the last rounds of ascent."""
+        ascent_rounds = [observation for observation in s.observed if observation.solver == ASCENT]
+        rate, keep = PlanInputs.of(s, self.least_steps).evidence.fit(ascent_rounds[-self.memory :], self.prior)
+        return ProgressModel(rate, keep, share_of_cloud(s.coupling))
 
-    def _best(self, s: Situation, outlook: ProgressModel) -> Schedule:
+    def _best(self, s: Situation, model: ProgressModel) -> Schedule:
         inputs = PlanInputs.of(s, self.least_steps)
         grid = self._grid(s, inputs)
-        levels = (allocation.search(outlook, grid) for allocation in inputs.allocations)
+        levels = (allocation.search(model, grid) for allocation in inputs.allocations)
         best = self._scheduled(s, inputs, min(levels, key=lambda level: level.log_left))
-        if fits(best.cost, grid.room):
+        if fits(best.cost, grid.remaining):
             return best
-        for_rounds = {name: limit - inputs.cloud[name] for name, limit in grid.room.items()}
-        most = steps_affordable(s.prices, s.round_event(1), for_rounds, inputs.most_steps)
-        steps = np.maximum(np.minimum(best.local_steps, most), inputs.least_steps)
+        for_rounds = {name: limit - inputs.cloud[name] for name, limit in grid.remaining.items()}
+        affordable = steps_affordable(s.prices, s.round_event(1), for_rounds, inputs.max_steps)
+        steps = np.maximum(np.minimum(best.local_steps, affordable), inputs.min_steps)
         return best._replace(local_steps=steps, cost=event_totals(s.prices, s.cloud_event(), s.round_event(steps)))
 
     def _grid(self, s: Situation, inputs: PlanInputs) -> Grid:
-        """All that can be paid."""
-        room = s.ledger.remaining
-        longest = min((room[name] / price for name, price in inputs.least.items() if price > 0.0), default=1.0)
+        """Return the grid of all affordable numbers of server iterations and rounds."""
+        remaining = s.ledger.remaining
+        longest = min((remaining[name] / price for name, price in inputs.min_cost.items() if price > 0.0), default=1.0)
         rounds = (1,) if inputs.free_cloud else _ROUNDS
-        return Grid(_counts(longest), rounds, room, inputs.cloud, inputs.least_level, inputs.most_steps)
+        return Grid(_counts(longest), rounds, remaining, inputs.cloud, inputs.min_level, inputs.max_steps)
 
-    def _scheduled(self, s: Situation, inputs: PlanInputs, found: BestLevel) -> Schedule:
-        left, cloud_rounds, station_rounds, level, allocation = found
-        level = max(level, float(inputs.least_level))
+    def _scheduled(self, s: Situation, inputs: PlanInputs, best: BestLevel) -> Schedule:
+        log_left, cloud_rounds, station_rounds, level, allocation = best
+        level = max(level, float(inputs.min_level))
         cost = {name: price + inputs.cloud[name] for name, price in allocation.cost(level).items()}
-        return Schedule(cloud_rounds, np.full(s.layout.n_tasks, station_rounds), allocation.steps(level), left, cost)
+        K = np.full(s.layout.n_tasks, station_rounds)
+        return Schedule(cloud_rounds, K, allocation.steps(level), log_left, cost)
 
 
 def _counts(longest: float) -> Sequence[int]:
-    """1 … 64, then a grid that gets coarser: neighbours far out differ by less than the model knows."""
-    most = max(1, int(min(longest, 1e9) * (1.0 + 1e-12)))
-    if most <= _FEW:
-        return range(1, most + 1)
-    return sorted({*range(1, _FEW + 1), *np.geomspace(1, most, 48).astype(np.int64).tolist()})
+    """Return 1 … 64 and then a coarser grid: the model cannot distinguish neighbouring large numbers."""
+    largest = max(1, int(min(longest, 1e9) * (1.0 + 1e-12)))
+    if largest <= _FEW:
+        return range(1, largest + 1)
+    return sorted({*range(1, _FEW + 1), *np.geomspace(1, largest, 48).astype(np.int64).tolist()})

@@ -1,13 +1,15 @@
-"""The model of progress: what a round buys, believed beforehand and fitted to the rounds seen.
+"""The progress model: predict the dual progress of a round from prior values, fitted to the observed rounds.
+
+The policy ``measured`` and the planner use it. The model only predicts; it chooses nothing.
 
 A BS iteration with H steps leaves the fraction 1 − ρ φ(H) of the dual suboptimality:
 
-* φ(H) = 1 − e^{−bH} is how much of its own problem a terminal solves in H steps, b = c/S for S rows. Terminals return
-  their gain curves, and c is fitted to them. Before the first round c = 1.15.
-* ρ is how much of all terminals' progress survives the merge. N_b updates for different rows, averaged, keep
-  1 − (1 − 1/N_b)²; what the gains of successive rounds show pulls ρ away from that.
-* BS iterations at a fixed anchor cannot do all: however many there are, a share of 0.35 τ⁴ waits for the cloud, where τ
-  is the coupling of the tasks. There is nothing to wait for where they are independent (τ = 0).
+* φ(H) = 1 − e^{−bH} is the share of its local problem that a terminal solves in H steps, with b = c/S for S rows.
+  Terminals return their gain curves, and `Evidence` fits c to them. The prior is c = 1.15.
+* ρ is the share of the terminals' progress that survives the merge. The average of N_b updates for different rows
+  keeps 1 − (1 − 1/N_b)², which is the prior. `Evidence` corrects ρ by the gains of successive rounds.
+* BS iterations at a fixed anchor reduce the suboptimality only to a share of 0.35 τ⁴, where τ is the coupling of the
+  tasks. The rest needs the cloud. Independent tasks (τ = 0) do not need it.
 """
 
 from __future__ import annotations
@@ -38,63 +40,74 @@ _DOUBT = [0.01 * math.log(factor) ** 2 for factor in _FACTORS]
 
 
 class ProgressModel(NamedTuple):
-    """The model of progress: c of a pass, share ρ that a merge keeps, share w that waits for the cloud."""
+    """The progress model.
+
+    Attributes
+    ----------
+    rate
+        c: progress of terminals per pass over their rows.
+    keep
+        ρ: share of progress that a merge keeps.
+    cloud_share
+        w: share of the suboptimality that only the cloud can reduce.
+    """
 
     rate: float
     keep: float
-    waits: float
+    cloud_share: float
 
     def left(self, phi: Any, station_rounds: Any = 1) -> Any:
-        """What a server iteration of K rounds leaves of the suboptimality, with φ done by terminals; numbers or arrays.
+        """Return the share of the suboptimality that remains after a server iteration of K rounds.
 
-        The first round leaves q = 1 − ρ φ; of what is above w, K of them leave q^{K−1} of that.
+        The first round leaves q = 1 − ρ φ. K rounds leave w + (q − w) q^{K−1}, with w at most q. The arguments are
+        numbers or arrays.
         """
         q = 1.0 - self.keep * phi
         if isinstance(station_rounds, int) and station_rounds == 1:
             return q
-        waits = np.minimum(max(self.waits, _NEVER_NOTHING), q)
-        return waits + (q - waits) * q ** (station_rounds - 1.0)
+        cloud_share = np.minimum(max(self.cloud_share, _NEVER_NOTHING), q)
+        return cloud_share + (q - cloud_share) * q ** (station_rounds - 1.0)
 
     def log_left(self, phi: npt.ArrayLike, station_rounds: npt.ArrayLike = 1) -> FloatArray:
-        """Logarithm of what is left."""
+        """Return the logarithm of `left` as an array."""
         rounds = 1 if np.ndim(station_rounds) == 0 and station_rounds == 1 else np.asarray(station_rounds, dtype=float)
         return np.asarray(np.log(self.left(np.asarray(phi, dtype=np.float64), rounds)))
 
 
 class LocalProgress:
-    """How far H steps bring terminals of so many rows: 1 − e^{−c H/S}, averaged over rows.
+    """Local progress of terminals with ``sizes`` rows in H steps: 1 − e^{−c H/S}, averaged over rows.
 
-    Terminals of the same size count as one. If there are more than ``most`` sizes, neighbours are gathered: a million
-    terminals cost no more than these.
+    Terminals of the same size share an entry. With more than ``max_sizes`` sizes, neighbouring sizes share an entry,
+    which bounds the cost of a million terminals.
     """
 
-    def __init__(self, sizes: npt.NDArray[np.int64], most: int = 64) -> None:
+    def __init__(self, sizes: npt.NDArray[np.int64], max_sizes: int = 64) -> None:
         counts = bincount(sizes, 1)
         counts[0] = 0
         rows = np.flatnonzero(counts)
         counts = counts[rows]
         weights = counts * rows
-        if len(rows) > most:
-            starts = np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))
+        if len(rows) > max_sizes:
+            starts = np.unique(np.linspace(0, len(rows) - 1, max_sizes).astype(np.int64))
             counts, weights = np.add.reduceat(counts, starts), np.add.reduceat(weights, starts)
         ratios, shares = (counts / weights).tolist(), (weights / weights.sum()).tolist()
         self._terms: list[tuple[float, float]] = list(zip(ratios, shares, strict=True))
-        self._known: tuple[float, dict[float, float]] = 0.0, {}
+        self._cache: tuple[float, dict[float, float]] = 0.0, {}
 
     def progress(self, rate: float, steps: float) -> float:
-        """φ of H steps; remembered while the rate stays."""
-        if self._known[0] != rate:
-            self._known = rate, {}
-        known = self._known[1]
-        if steps not in known:
-            known[steps] = math.fsum(share * (1.0 - math.exp(-rate * steps * ratio)) for ratio, share in self._terms)
-        return known[steps]
+        """Return φ of H steps; cached until the rate changes."""
+        if self._cache[0] != rate:
+            self._cache = rate, {}
+        cache = self._cache[1]
+        if steps not in cache:
+            cache[steps] = math.fsum(share * (1.0 - math.exp(-rate * steps * ratio)) for ratio, share in self._terms)
+        return cache[steps]
 
 
-class Seen(NamedTuple):
-    """A round as the model sees it: its number, H on average, and the dual gain of all stations.
+class RoundSummary(NamedTuple):
+    """Number, mean H and total dual gain of a round, and the number of usable points of its gain curve.
 
-    Its gain curve is good for ``points`` powers of two: those that every terminal reached.
+    The first ``points`` points of the curve (1, 2, 4, … steps) are usable, because every terminal reached them.
     """
 
     round: int
@@ -104,116 +117,132 @@ class Seen(NamedTuple):
 
 
 class Evidence:
-    """Fits the model to rounds; holds what is the same for all rounds of these members and sizes."""
+    """Fits the model to rounds; stores the values that depend only on members and their sizes."""
 
     def __init__(self, s: Situation) -> None:
-        # Rows of the terminal on which an average row lies.
-        _, rows, counts = s.alike
+        # Mean size of a row's terminal, over all rows.
+        _, rows, counts = s.distinct_members
         self.rows = float((rows * rows * counts).sum() / (rows * counts).sum()) if len(rows) else 1.0
-        self.rate, self.believed = PASS_RATE, keeping(s)
+        self.rate, self.believed = PASS_RATE, prior_keep(s)
         self._share = 1.0 / np.maximum(s.samples, 1.0)
 
     def fit(self, observed: Sequence[Observation], prior: float) -> tuple[float, float]:
-        """c and ρ, drawn towards what is believed with the weight of ``prior`` rounds."""
+        """Return c and ρ, fitted to the observations; the prior values count like ``prior`` rounds."""
         if not observed:
             return self.rate, self.believed
-        gains = np.stack([seen.gains for seen in observed])  # round, station, after 1, 2, 4, … and all steps
+        gains = np.stack([observation.gains for observation in observed])  # round, station, 1, 2, 4, … and all steps
         curves = self._share @ gains
         useful = [k for k, gain in enumerate(curves[:, -1].tolist()) if gain > 0.0]
         if not useful:
             return self.rate, self.believed
         if len(useful) < len(observed):
             observed, gains, curves = [observed[k] for k in useful], gains[useful], curves[useful]
-        seen = _seen(observed, curves)
-        rate = self._fit_rate(seen, curves, prior)
-        return rate, self._fit_keep(seen, gains[:, :, -1], rate, prior)
+        summaries = _summarise_rounds(observed, curves)
+        rate = self._fit_rate(summaries, curves, prior)
+        return rate, self._fit_keep(summaries, gains[:, :, -1], rate, prior)
 
-    def _fit_rate(self, seen: list[Seen], curves: FloatArray, prior: float) -> float:
-        """c for which a(1 − e^{−ch/S}) fits the gain curves best, whatever a: downhill from what is believed."""
-        known = [
-            (each.points, each.steps, [gain / each.gain for gain in curve])
-            for each, curve in zip(seen, curves.tolist(), strict=True)
+    def _fit_rate(self, summaries: list[RoundSummary], curves: FloatArray, prior: float) -> float:
+        """Return the c for which a(1 − e^{−ch/S}) fits the gain curves best, with a free a per curve.
+
+        The search goes downhill from the prior value over the grid `_FACTORS`.
+        """
+        scaled_curves = [
+            (summary.points, summary.steps, [gain / summary.gain for gain in curve])
+            for summary, curve in zip(summaries, curves.tolist(), strict=True)
         ]
 
         def misfit(i: int) -> float:
             if not 0 <= i < len(_FACTORS):
                 return math.inf
-            return prior * _DOUBT[i] - sum(_explained(self.rate * _FACTORS[i] / self.rows, *each) for each in known)
+            b = self.rate * _FACTORS[i] / self.rows
+            return prior * _DOUBT[i] - sum(_explained(b, *curve) for curve in scaled_curves)
 
-        here = len(_FACTORS) // 2
-        least = misfit(here)
-        for step in (8, 4, 2, 1):
-            for way in (-step, step):
-                while (found := misfit(here + way)) < least:
-                    here, least = here + way, found
-        return self.rate * _FACTORS[here]
+        best = len(_FACTORS) // 2
+        minimum = misfit(best)
+        for width in (8, 4, 2, 1):
+            for step in (-width, width):
+                while (value := misfit(best + step)) < minimum:
+                    best, minimum = best + step, value
+        return self.rate * _FACTORS[best]
 
-    def _fit_keep(self, seen: list[Seen], gains: FloatArray, rate: float, prior: float) -> float:
-        """ρ from how the gains fall from round to round: G′/G = 1 − ρ φ(H), G the gain that more steps would reach.
+    def _fit_keep(self, summaries: list[RoundSummary], gains: FloatArray, rate: float, prior: float) -> float:
+        """Return ρ from the fall of the gains between successive rounds.
 
-        Gains are compared over the stations that took part in both rounds.
+        G′/G = 1 − ρ φ(H), where G is the gain that more steps would reach. The comparison covers the stations that took
+        part in both rounds.
         """
-        shown, all_there = [], bool(gains.min() > 0.0)
-        for k, (one, other) in enumerate(pairwise(seen)):
-            if other.round == one.round + 1:
-                before, after = one.gain, other.gain
-                if not all_there:
+        samples, complete = [], bool(gains.min() > 0.0)
+        for k, (first, second) in enumerate(pairwise(summaries)):
+            if second.round == first.round + 1:
+                before, after = first.gain, second.gain
+                if not complete:
                     both = np.where((gains[k] > 0.0) & (gains[k + 1] > 0.0), self._share, 0.0)
                     before, after = float(both @ gains[k]), float(both @ gains[k + 1])
                 if before > 0.0:
-                    phi, later = (-math.expm1(-rate / self.rows * each.steps) for each in (one, other))
-                    shown.append(min(max((1.0 - after / later * phi / before) / phi, self.believed / 10.0), 0.95))
-        return (prior * self.believed + sum(shown)) / (prior + len(shown))
+                    phi, later = (-math.expm1(-rate / self.rows * summary.steps) for summary in (first, second))
+                    samples.append(min(max((1.0 - after / later * phi / before) / phi, self.believed / 10.0), 0.95))
+        return (prior * self.believed + sum(samples)) / (prior + len(samples))
 
 
-def keeping(s: Situation, dropout: float = 0.0) -> float:
-    """ρ as it is believed without any round: fewer updates solve less, but a merge keeps more of each."""
-    members = max(1.0, (1.0 - dropout) * len(s.home) / np.count_nonzero(s.members)) if len(s.home) else 1.0
-    kept = min(kept_by_merge(members), kept_by_merge(partners(s.coupling, s.layout.n_tasks)))
-    return (1.0 - dropout) * kept
+def prior_keep(s: Situation, dropout: float = 0.0) -> float:
+    """Return the prior value of ρ.
+
+    With dropout fewer updates arrive, which solve less, but a merge keeps more of each update.
+    """
+    n_members = len(s.member_station)
+    members = max(1.0, (1.0 - dropout) * n_members / np.count_nonzero(s.members)) if n_members else 1.0
+    keep = min(kept_by_merge(members), kept_by_merge(coupled_tasks(s.coupling, s.layout.n_tasks)))
+    return (1.0 - dropout) * keep
 
 
-def waiting(coupling: float) -> float:
-    """Share of the suboptimality that waits for the cloud, however many rounds stations make before."""
+def share_of_cloud(coupling: float) -> float:
+    """Return the share of the suboptimality that no number of BS iterations reduces without the cloud."""
     return WAITS * coupling**WAITS_POWER
 
 
 def kept_by_merge(members: float) -> float:
-    """Share of progress that the average of so many updates, for different rows, keeps: 1 − (1 − 1/N_b)²; below 1."""
+    """Return the share of progress that the average of N_b updates for different rows keeps: 1 − (1 − 1/N_b)².
+
+    The result is at most 0.999.
+    """
     return min(1.0 - (1.0 - 1.0 / members) ** 2, 0.999)
 
 
-def partners(coupling: float, n_tasks: int) -> float:
-    """Tasks whose models move with each other count as terminals whose updates are merged: up to ``MOST_PARTNERS``."""
+def coupled_tasks(coupling: float, n_tasks: int) -> float:
+    """Return the effective number of tasks whose models move together, at most `MOST_PARTNERS`.
+
+    Such tasks count like terminals whose updates are merged.
+    """
     return min(1.0 + coupling * (n_tasks - 1), MOST_PARTNERS)
 
 
 def _explained(b: float, points: int, steps: float, gains: list[float]) -> float:
-    """Mean square of the gains after 1, 2, 4, … and all steps that a curve a(1 − e^{−bh}) can explain.
+    """Return the mean square of the gains after 1, 2, 4, … and all steps that a curve a(1 − e^{−bh}) explains.
 
     With the best a, the mean of (a F − g)² over n points is (|g|² − (F·g)²/|F|²)/n.
     """
-    left = math.exp(-b)
+    decay = math.exp(-b)
     product = square = 0.0
     for gain in gains[:points]:
-        product += (1.0 - left) * gain
-        square += (1.0 - left) ** 2
-        left *= left
+        product += (1.0 - decay) * gain
+        square += (1.0 - decay) ** 2
+        decay *= decay
     last = 1.0 - math.exp(-b * steps)
     return (product + last * gains[-1]) ** 2 / ((square + last * last) * (points + 1))
 
 
-def _seen(observed: Sequence[Observation], curves: FloatArray) -> list[Seen]:
-    found, points = [], curves.shape[1] - 1
-    for each, gain in zip(observed, curves[:, -1].tolist(), strict=True):
-        least, mean = _steps(each.local_steps)
-        found.append(Seen(each.round, mean, gain, min(least.bit_length(), points)))
-    return found
+def _summarise_rounds(observed: Sequence[Observation], curves: FloatArray) -> list[RoundSummary]:
+    """Return number, mean H, total dual gain and number of usable curve points of each round."""
+    summaries, n_points = [], curves.shape[1] - 1
+    for observation, gain in zip(observed, curves[:, -1].tolist(), strict=True):
+        minimum, mean = _steps(observation.local_steps)
+        summaries.append(RoundSummary(observation.round, mean, gain, min(minimum.bit_length(), n_points)))
+    return summaries
 
 
 def _steps(local_steps: npt.NDArray[np.int64]) -> tuple[int, float]:
-    """Least and mean H of those who worked."""
-    if local_steps.strides == (0,):  # one number for all
+    """Return the minimum and the mean H of the terminals that took part."""
+    if local_steps.strides == (0,):  # the same number for all terminals
         return int(local_steps[0]), float(local_steps[0])
     working = local_steps[local_steps > 0]
     return int(working.min()), float(working.mean())

@@ -1,8 +1,9 @@
-"""Which solver brings more with what is left of the budget: coordinate ascent, or quasi-Newton on the joint problem.
+"""Forecast the progress of coordinate ascent and of quasi-Newton on the joint problem with the remaining budget.
 
-A quasi-Newton round costs a pass over all rows, however few rows a terminal has and however many terminals there are:
-its progress depends on neither. Coordinate ascent is ahead while a round of a few terminals solves much of their
-problems. Both are judged by how fast the certified gap fell: before it was seen, by what is believed.
+`Measured` takes the solver with the larger forecast. A quasi-Newton round costs a pass over
+all rows. Its progress depends neither on the rows of a terminal nor on the number of terminals. Coordinate ascent is
+better while a round of a few terminals solves much of their problems. Each forecast is the measured fall of the
+certified gap, blended with a prior value.
 """
 
 from __future__ import annotations
@@ -30,26 +31,27 @@ LOOK = 3
 
 
 def newton_rounds(s: Situation) -> int:
-    """Passes over all rows that what is left would pay."""
-    room = s.ledger.remaining
+    """Return the number of passes over all rows that the remaining budget pays for."""
+    remaining = s.ledger.remaining
     if "pass" not in s.memo:
         s.memo["pass"] = _pass(s)
     cost = s.memo["pass"]
-    paid = (room[name] / price for name, price in cost.items() if price > 0.0 and name in room)
-    return int(min(paid, default=UNLIMITED))
+    affordable = (remaining[name] / price for name, price in cost.items() if price > 0.0 and name in remaining)
+    return int(min(affordable, default=UNLIMITED))
 
 
 def _pass(s: Situation) -> dict[str, float]:
-    """Cost of a server iteration with one pass and its certificate, without which a search cannot go on.
+    """Return the cost of a server iteration with a pass over all rows and its certificate.
 
-    Where terminals have one price, sizes of each need not be known.
+    Every quasi-Newton round needs a certificate. If all terminals have the same price, the totals of their sizes
+    suffice, which is faster.
     """
     cloud, types = s.cloud_event(), s.prices.types
     certificate = (s.certificate_event(),) if s.certificates_cost else ()
     if any(isinstance(price, np.ndarray) for prices in types.values() for price in _of_terminals(prices)):
         return event_totals(s.prices, cloud, *certificate, s.round_event(s.one_pass))
-    largest, home = s.largest.astype(np.int64), s.layout.terminal_task
-    longest = int(largest[0]) if (largest == largest[0]).all() else largest[np.maximum(home, 0)]
+    largest, station = s.largest.astype(np.int64), s.layout.terminal_task
+    longest = int(largest[0]) if (largest == largest[0]).all() else largest[np.maximum(station, 0)]
     slowest = event_totals(s.prices, cloud, *certificate, s.round_event(longest))
     price = event_totals(s.prices, cloud, *certificate, s.round_event(1))
     more = float(s.samples.sum() - s.members.sum())
@@ -64,42 +66,45 @@ def _of_terminals(prices: Prices) -> tuple[Price, ...]:
 
 
 def newton_start(s: Situation) -> int:
-    """Rounds before a search gets going."""
+    """Return the number of first rounds in which a quasi-Newton search gains nothing."""
     return max(LEAST_START, round(math.sqrt(s.bytes.order / 8.0) / 4.0))
 
 
-def promised_by_newton(s: Situation) -> float:
-    """Fall of the logarithm of the gap that the rest of the budget buys by quasi-Newton."""
-    seen, start = _last(s.observed, NEWTON), newton_start(s)
-    under_way = len(seen) if s.observed and s.observed[-1].solver == NEWTON else 0
-    rate = _blend(NEWTON_RATE if s.gamma > 0.0 else ROUGH_RATE, seen[start:])
+def newton_forecast(s: Situation) -> float:
+    """Return the fall of the logarithm of the gap that the remaining budget buys with quasi-Newton."""
+    rounds, start = _last(s.observed, NEWTON), newton_start(s)
+    under_way = len(rounds) if s.observed and s.observed[-1].solver == NEWTON else 0
+    rate = _blend(NEWTON_RATE if s.gamma > 0.0 else ROUGH_RATE, rounds[start:])
     return rate * max(newton_rounds(s) - max(start - under_way, 0), 0)
 
 
-def promised_by_ascent(s: Situation, predicted: float, rounds: int) -> float:
-    """The same by ascent in so many rounds; the model of progress predicts a fall, but not for one that is astray."""
-    seen = _last(s.observed, ASCENT)[-WINDOW:]
-    believed = 0.0 if seen and seen[-1].astray else predicted / rounds
-    return _blend(believed, seen) * rounds
+def ascent_forecast(s: Situation, predicted: float, rounds: int) -> float:
+    """Return the fall of the logarithm of the gap in ``rounds`` rounds of ascent.
+
+    ``predicted`` is the prior value, from the progress model. It is 0 for a run that has diverged.
+    """
+    measured = _last(s.observed, ASCENT)[-WINDOW:]
+    prior = 0.0 if measured and measured[-1].astray else predicted / rounds
+    return _blend(prior, measured) * rounds
 
 
-def _blend(believed: float, seen: Sequence[Observation]) -> float:
-    """Fall in a round: mean of the believed pace, with the weight of ``PRIOR`` rounds, and the measured pace."""
-    shown = max(len(seen) - 1, 0)
-    return (PRIOR * believed + _fall(seen)) / (PRIOR + shown)
+def _blend(prior: float, measured: Sequence[Observation]) -> float:
+    """Return the fall per round: the mean of prior and measured fall; the prior counts like ``PRIOR`` rounds."""
+    count = max(len(measured) - 1, 0)
+    return (PRIOR * prior + _fall(measured)) / (PRIOR + count)
 
 
 def _last(observed: Sequence[Observation], solver: Solver) -> list[Observation]:
-    """The certified rounds of a solver when it was last in use."""
-    found: list[Observation] = []
-    for each in reversed(observed):
-        if found and each.solver != solver:
+    """Return the certified rounds of the most recent stretch of rounds with this solver."""
+    stretch: list[Observation] = []
+    for observation in reversed(observed):
+        if stretch and observation.solver != solver:
             break
-        if each.solver == solver and each.gap > 0.0:
-            found.append(each)
-    return found[::-1]
+        if observation.solver == solver and observation.gap > 0.0:
+            stretch.append(observation)
+    return stretch[::-1]
 
 
-def _fall(seen: Sequence[Observation]) -> float:
-    """Fall of the logarithm of the gap from the first to the last of these rounds."""
-    return max(0.0, math.log(seen[0].gap / seen[-1].gap)) if len(seen) > 1 else 0.0
+def _fall(rounds: Sequence[Observation]) -> float:
+    """Return the fall of the logarithm of the gap from the first to the last of these rounds."""
+    return max(0.0, math.log(rounds[0].gap / rounds[-1].gap)) if len(rounds) > 1 else 0.0
