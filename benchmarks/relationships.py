@@ -31,7 +31,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.maths.registry import RELATIONSHIPS
-from rhfedmtl.selection.folds import Precision, Solved, solve
+from rhfedmtl.selection.folds import Precision, Solution, solve
 from rhfedmtl.selection.regularisation import choose, weighted
 from rhfedmtl.training.result import evaluate, mean
 from rhfedmtl.training.run import Settings
@@ -72,7 +72,7 @@ def pooled(federation: Federation) -> Federation:
     )
 
 
-def test_metric(federation: Federation, solved: Solved, metric: str) -> float:
+def test_metric(federation: Federation, solved: Solution, metric: str) -> float:
     """Mean over tasks; one model for all if there is but one."""
     models = np.broadcast_to(solved.models, (federation.n_tasks, *solved.models.shape[1:]))
     scalers = solved.scalers * federation.n_tasks if len(solved.models) == 1 else solved.scalers

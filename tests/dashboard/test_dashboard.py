@@ -202,7 +202,7 @@ def test_a_run_shows_the_weight_that_it_chose(tmp_path: Path) -> None:
     assert run.chosen.selection is not None
     assert run.chosen.selection.chosen == {"lambda2": 0.1}
     watch(None)  # type: ignore[arg-type]
-    assert "λ₁ = 0.001, λ₂ = 0.1 (preferred by rows held out)" in pages[-1]
+    assert "λ₁ = 0.001, λ₂ = 0.1 (chosen on held-out rows)" in pages[-1]
     assert "λ₂ = 0.01" not in "".join(pages)
 
 

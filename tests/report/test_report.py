@@ -452,7 +452,7 @@ def test_settings_show_the_weights_that_runs_used(tmp_path: Path) -> None:
     facts = json.loads(CliRunner().invoke(app, train).stdout)
     assert facts["weights"]["lambda2"] == 0.1, "the usual value is 0.01"
     page = report.write(Path(facts["saved"]), draw=False).path.read_text()
-    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.1 (preferred by rows held out)</dd>" in page
+    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.1 (chosen on held-out rows)</dd>" in page
     compared = ["compare", "--algorithms", "hfedmtl,fedu,local", "--seeds", "1", "--workers", "1"]
     words[-2] = str(tmp_path / "compared")
     json.loads(CliRunner().invoke(app, [*compared, "--budgets", "500,12000", *words]).stdout)

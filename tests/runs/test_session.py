@@ -179,7 +179,7 @@ def test_a_tuned_run_keeps_what_was_chosen(tmp_path: Path, monkeypatch: pytest.M
         interrupt_at(patch, 2)
         assert call(*words, "--out", str(tmp_path / "runs")).exit_code == 130
     (folder,) = (tmp_path / "runs").iterdir()
-    monkeypatch.setattr(session, "settled", lambda *_, **__: pytest.fail("tuned again"))
+    monkeypatch.setattr(session, "choose_settings", lambda *_, **__: pytest.fail("tuned again"))
     assert outcome(call("train", "--resume", str(folder), "--json")) == outcome(whole)
 
 

@@ -34,14 +34,14 @@ def test_every_training_row_is_held_out_once() -> None:
     """Folds share out the rows of every task, class by class, and hold no test rows."""
     data = federation()
     folds = make_folds(data, 3, seed=1)
-    np.testing.assert_array_equal(np.sort(np.concatenate([fold.held for fold in folds])), np.arange(len(data.X)))
+    np.testing.assert_array_equal(np.sort(np.concatenate([fold.held_out for fold in folds])), np.arange(len(data.X)))
     for fold in folds:
         assert len(fold.federation.test_X) == 0
-        assert len(fold.federation.X) + len(fold.held) == len(data.X)
+        assert len(fold.federation.X) + len(fold.held_out) == len(data.X)
         np.testing.assert_array_equal(
-            fold.federation.row_task, np.delete(data.row_task, fold.held), err_msg="rows stay with their task"
+            fold.federation.row_task, np.delete(data.row_task, fold.held_out), err_msg="rows stay with their task"
         )
-        assert not set(map(bytes, fold.federation.X)) & set(map(bytes, data.X[fold.held]))
+        assert not set(map(bytes, fold.federation.X)) & set(map(bytes, data.X[fold.held_out]))
 
 
 def test_terminals_that_lose_all_rows_are_left_out() -> None:
@@ -83,7 +83,7 @@ def test_too_few_rows_or_folds_are_refused() -> None:
     with pytest.raises(ConfigError, match="too few for 30 folds"):
         make_folds(federation(), 30)
     whole = federation()
-    with pytest.raises(ConfigError, match="every task has one group of training rows"):
+    with pytest.raises(ConfigError, match="every task has a single group of training rows"):
         make_folds(replace(whole, group=whole.row_task), 3)
 
 
@@ -97,7 +97,7 @@ def test_a_task_with_nothing_to_hold_out_leaves_the_choice_to_the_others() -> No
         own = np.flatnonzero(data.row_task == 1)
         folds = make_folds(data, 3)
         assert all(np.sum(fold.federation.row_task == 1) == len(own) for fold in folds)
-        held = np.sort(np.concatenate([fold.held for fold in folds]))
+        held = np.sort(np.concatenate([fold.held_out for fold in folds]))
         np.testing.assert_array_equal(held, np.setdiff1d(np.arange(len(data.y)), own))
         trial = choose(data, DualMethod(), **GRID, precision=QUICK).best
         assert np.isnan(trial.tasks).tolist() == [False, True, False, False]

@@ -172,7 +172,7 @@ def test_candidates_that_diverge_or_cost_too_much_lose() -> None:
     assert tuned.record.chosen == {"step": 0.01, "local_steps": 5}
     assert "diverged" in (tried[0].failed or "")
     assert "cannot pay" in (tried[1].failed or "")
-    with pytest.raises(ConfigError, match=r"none of 1 settings of fedavg could be run: .*diverged"):
+    with pytest.raises(ConfigError, match=r"all 1 settings of fedavg failed: .*diverged"):
         tune(config(scale="none", budget="energy=500"), regression, grid={"step": (1e6,), "local_steps": (5,)})
 
 
@@ -257,4 +257,4 @@ def test_groups_stay_on_one_side_of_the_validation() -> None:
     assert sum(len(part.test_y) for part in parts) == len(whole.y)
     for fold in make_folds(whole, 3):
         assert fold.federation.group is not None
-        assert set(fold.federation.group).isdisjoint(whole.group[fold.held])
+        assert set(fold.federation.group).isdisjoint(whole.group[fold.held_out])

@@ -26,7 +26,7 @@ from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.selection.regularisation import PATH2
-from rhfedmtl.selection.weights import LOOKS, SHARE, Held, settled
+from rhfedmtl.selection.weights import LOOKS, SHARE, HeldOutRows, choose_settings
 from rhfedmtl.training.checkpoint import Keeper, read
 from rhfedmtl.training.run import Progress
 
@@ -44,7 +44,7 @@ def test_the_first_rounds_are_charged_and_all_stays_within_the_budget(names: dic
     """The ledger has all rounds, replays from the events, and the run goes on where its first rounds ended."""
     asked = config(20000, **names)
     federation = asked.federation()
-    chosen = settled(asked, federation)
+    chosen = choose_settings(asked, federation)
     assert chosen.selection is not None
     assert 0.0 < chosen.selection.spent["energy"] <= (LOOKS + 1) * SHARE * 20000
     result = chosen.config.run(federation, before=chosen.before)
@@ -59,7 +59,7 @@ def test_what_comes_out_is_certified_for_the_weights_that_were_chosen() -> None:
     """Rows that came late, and weights that changed on the way, leave no trace in the certificate."""
     asked = config(20000)
     federation = asked.federation()
-    chosen = settled(asked, federation)
+    chosen = choose_settings(asked, federation)
     result = chosen.config.run(federation, before=chosen.before)
     weights = {name: chosen.config.options.weight(name) for name in ("lambda1", "lambda2")}
     independent = certify(TaskModels.from_result(federation, result, SmoothedHinge()), federation, **weights)
@@ -72,12 +72,12 @@ def test_what_comes_out_is_certified_for_the_weights_that_were_chosen() -> None:
 def test_tasks_that_are_one_are_coupled_and_tasks_that_differ_are_not(apart: float, stronger: bool) -> None:
     """Equal tasks get a larger λ2, different tasks a smaller λ2, with and without "auto"."""
     federation = related(apart)
-    asked = settled(config(30000), federation).selection
-    left_open = settled(RunConfig("rhfedmtl", REQUEST, budget=("energy=30000",)), federation).selection
+    asked = choose_settings(config(30000), federation).selection
+    left_open = choose_settings(RunConfig("rhfedmtl", REQUEST, budget=("energy=30000",)), federation).selection
     assert asked is not None
     assert left_open is not None
     assert (asked.chosen["lambda2"] > LAMBDA2) is stronger
-    assert "preferred by rows held out" in asked.text()
+    assert "chosen on held-out rows" in asked.text()
     assert left_open.chosen == asked.chosen
 
 
@@ -132,7 +132,7 @@ def test_a_plan_is_of_the_run_that_chooses() -> None:
         found = asked.plan()
         run = RunConfig("rhfedmtl", asked.request, budget=asked.budget, seed=seed)
         federation = run.federation()
-        chosen = settled(run, federation)
+        chosen = choose_settings(run, federation)
         assert chosen.selection is not None
         assert chosen.selection.tried
         assert chosen.selection.text() in found.notes[-1]
@@ -146,11 +146,11 @@ def test_rows_of_one_group_are_one_observation() -> None:
     """Copies of rows that are held out together make nothing clearer."""
     rng = np.random.default_rng(0)
     task, difference = np.repeat(np.arange(4), 25), rng.normal(0.1, 1.0, 100)
-    once = Held([], task, task[:, None], np.ones(100), task, np.arange(100))
-    copies = Held([], *(np.repeat(part, 3, axis=0) for part in once[1:]))
-    assert copies.ahead(np.repeat(difference, 3)) == pytest.approx(once.ahead(difference))
+    once = HeldOutRows([], task, task[:, None], np.ones(100), task, np.arange(100))
+    copies = HeldOutRows([], *(np.repeat(part, 3, axis=0) for part in once[1:]))
+    assert copies.t_statistic(np.repeat(difference, 3)) == pytest.approx(once.t_statistic(difference))
     apart = copies._replace(group=np.arange(300))
-    assert apart.ahead(np.repeat(difference, 3)) > 1.5 * once.ahead(difference)
+    assert apart.t_statistic(np.repeat(difference, 3)) > 1.5 * once.t_statistic(difference)
 
 
 def related(apart: float, terminals: int = 3) -> Federation:
@@ -188,14 +188,14 @@ def test_a_run_that_is_too_short_or_small_keeps_its_weights(budget: float, given
 def test_an_engine_that_keeps_no_state_takes_the_usual_weight() -> None:
     """Its first rounds cannot be carried on."""
     asked = RunConfig("rhfedmtl", REQUEST, budget=("energy=20000",))
-    assert settled(asked, REQUEST.federation(0), how=Execution("linked")).config == asked
+    assert choose_settings(asked, REQUEST.federation(0), execution=Execution("linked")).config == asked
 
 
 def test_a_run_whose_weights_were_chosen_can_be_interrupted(tmp_path: Path) -> None:
     """It goes on to the bit."""
     asked = config(20000)
     federation = asked.federation()
-    chosen = settled(asked, federation)
+    chosen = choose_settings(asked, federation)
     whole = chosen.config.run(federation, before=chosen.before)
     keep = Keeper(tmp_path / "run", {}, seconds=1e9)
     chosen.config.run(federation, before=chosen.before, keep=keep, watch=lambda now: now.round < whole.rounds - 2)
@@ -204,7 +204,7 @@ def test_a_run_whose_weights_were_chosen_can_be_interrupted(tmp_path: Path) -> N
     assert whole.ledger.spent == again.ledger.spent
 
 
-@pytest.mark.parametrize(("round_", "why"), [(1, "stopped before a look"), (4, "rows held out")])
+@pytest.mark.parametrize(("round_", "why"), [(1, "stopped before its first check"), (4, "held-out rows")])
 def test_first_rounds_are_watched_and_can_be_stopped(round_: int, why: str) -> None:
     """Whoever watches sees every round once; what was chosen until a stop stands, and one more round ends the run."""
     asked, seen = config(20000), list[int]()
@@ -214,7 +214,7 @@ def test_first_rounds_are_watched_and_can_be_stopped(round_: int, why: str) -> N
         return now.round < round_
 
     federation = asked.federation()
-    chosen = settled(asked, federation, watch=watch)
+    chosen = choose_settings(asked, federation, watch=watch)
     assert chosen.selection is not None
     assert why in chosen.selection.why
     assert seen == list(range(1, round_ + 1))
@@ -227,7 +227,7 @@ def test_a_byte_budget_pays_for_looks() -> None:
     """Models cross the wire to be judged: each look is charged as the certificate beside it."""
     asked = replace(config(None), budget=("bytes=3e6",))
     federation = asked.federation()
-    chosen = settled(asked, federation)
+    chosen = choose_settings(asked, federation)
     assert chosen.selection is not None
     assert chosen.selection.tried
     result = chosen.config.run(federation, before=chosen.before)
@@ -239,7 +239,7 @@ def test_a_byte_budget_pays_for_looks() -> None:
 
 def test_without_a_budget_folds_decide_and_nothing_is_charged() -> None:
     """As the estimators do."""
-    found = settled(config(None), REQUEST.federation(0))
+    found = choose_settings(config(None), REQUEST.federation(0))
     assert found.before is None
     assert found.selection is not None
     assert found.selection.spent == {}
@@ -250,9 +250,9 @@ def test_without_a_budget_folds_decide_and_nothing_is_charged() -> None:
 def test_the_coupling_that_nobody_gives_is_chosen_where_nothing_limits_the_run() -> None:
     """As by "auto"; where rounds are limited, with one task or too few rows, or nothing coupled, it is as usual."""
     data = REQUEST.federation(0)
-    found = settled(RunConfig("rhfedmtl", REQUEST), data)
+    found = choose_settings(RunConfig("rhfedmtl", REQUEST), data)
     assert found.selection is not None
-    assert found.config.options.lambda2 == settled(config(None), data).config.options.lambda2
+    assert found.config.options.lambda2 == choose_settings(config(None), data).config.options.lambda2
     limited: list[tuple[RunConfig, Request]] = [
         (RunConfig("rhfedmtl", REQUEST, budget=("energy=600",)), REQUEST),
         (RunConfig("hfedmtl", REQUEST, Options(cloud_rounds=3)), REQUEST),
@@ -263,13 +263,13 @@ def test_the_coupling_that_nobody_gives_is_chosen_where_nothing_limits_the_run()
         (RunConfig("rhfedmtl", REQUEST), replace(REQUEST, terminals=1, settings={"samples": 1})),
     ]
     for asked, request in limited:
-        assert settled(asked, request.federation(0)).config == asked
+        assert choose_settings(asked, request.federation(0)).config == asked
     assert Options().weight("lambda2") == LAMBDA2
 
 
 def test_a_method_without_weights_keeps_its_defaults_and_an_open_choice_is_not_run() -> None:
     """In a comparison others may have weights to choose."""
-    found = settled(config(500, "fedavg"), REQUEST.federation(0))
+    found = choose_settings(config(500, "fedavg"), REQUEST.federation(0))
     assert found.selection is None
     assert found.config.options == Options(lambda2=LAMBDA2)
     with pytest.raises(ConfigError, match="choose it first"):
@@ -291,4 +291,4 @@ def test_the_command_says_what_was_chosen_and_what_it_took(tmp_path: Path) -> No
     text = CliRunner().invoke(app, words).output
     assert "weights" in text
     shown = CliRunner().invoke(app, ["runs", "show", Path(facts["saved"]).name, "--folder", str(tmp_path)])
-    assert "a fifth of all, until energy" in " ".join(shown.output.split())
+    assert "20 % of the rows until energy" in " ".join(shown.output.split())

@@ -173,8 +173,8 @@ def plan(
     report = _Planner(subject, policy, settings, start, pilot, faults, used).report()
     if weights is None:
         return report
-    if weights.found is not None:
-        note = f"weights chosen in the first rounds, as `train` does: {weights.found.text()}"
+    if weights.record is not None:
+        note = f"weights chosen in the first rounds, as `train` does: {weights.record.text()}"
     else:
         note = f"`train` may choose another {' and '.join(weights.auto)} unless you give it"
     return replace(report, notes=[*report.notes, note])

@@ -21,7 +21,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs import progress, recording, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.selection.unseen import pooled_for
-from rhfedmtl.selection.weights import Chosen, settled
+from rhfedmtl.selection.weights import Chosen, choose_settings
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import SECONDS, Checkpoint, Keeper
 from rhfedmtl.training.config import RunConfig
@@ -50,7 +50,7 @@ def _federation(how: Execution, config: RunConfig) -> Federation:
 
 
 def _settled(config: RunConfig, how: Execution) -> Chosen:
-    return settled(config, config.federation(), how=replace(how, threads=1))
+    return choose_settings(config, config.federation(), execution=replace(how, threads=1))
 
 
 def _pooled(config: RunConfig) -> UnseenModel | None:

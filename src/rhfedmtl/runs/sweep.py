@@ -32,7 +32,7 @@ from rhfedmtl.plain import read
 from rhfedmtl.provenance import versions
 from rhfedmtl.runs import progress, recording, records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.selection.weights import settled
+from rhfedmtl.selection.weights import choose_settings
 from rhfedmtl.training.config import RunConfig
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ def execute(config: RunConfig) -> Record:
     federation = _federation(config.request, config.seed)
     file = digest(config.request.path)
     try:
-        chosen = settled(config, federation, how=Execution(threads=1))
+        chosen = choose_settings(config, federation, execution=Execution(threads=1))
         result = chosen.config.run(federation, before=chosen.before, execution=Execution(threads=1))
     except (BudgetError, DivergenceError) as error:
         diverged = isinstance(error, DivergenceError)

@@ -1,1 +1,1 @@
-"""Choosing settings on training rows alone: folds, regularisation weights, fair tuning."""
+"""Choose settings on training rows only: folds, regularisation weights, fair tuning."""

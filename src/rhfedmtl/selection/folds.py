@@ -1,7 +1,9 @@
-"""Validation on training rows: parts of a federation, models solved on each, and scores for rows they never saw.
+"""Validation on training rows: divide a federation into folds, solve on each, and score the held-out rows.
 
-Test rows are never looked at. Solving one problem after the other starts from the duals of the one before: α is
-feasible for every λ and every relationship.
+`regularisation` and `tuning` choose settings with these functions. This module never uses test rows.
+
+A sequence of problems is solved faster if each starts from the duals of the previous problem. This is allowed because α
+is feasible for every λ and every relationship.
 """
 
 from __future__ import annotations
@@ -35,34 +37,34 @@ DRAW, CUT, SAMPLED = range(3)  # streams of random numbers: candidates of tuning
 
 
 class Fold(NamedTuple):
-    """Training rows without a part of them, and which rows of the whole federation that part is."""
+    """The training rows of a fold, and the positions of its held-out rows in the complete federation."""
 
     federation: Federation
-    held: IntArray
+    held_out: IntArray
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What was done: problems solved, BS iterations, coordinate steps of all terminals, seconds."""
+    """Work of a search: problems solved, BS iterations, coordinate steps of all terminals, seconds."""
 
     solves: int = 0
     rounds: int = 0
     terminal_steps: int = 0
     seconds: float = 0.0
 
-    def __add__(self, other: Effort) -> Effort:
-        """Both together."""
+    def __add__(self, effort: Effort) -> Effort:
+        """Return the sum."""
         return Effort(
-            self.solves + other.solves,
-            self.rounds + other.rounds,
-            self.terminal_steps + other.terminal_steps,
-            self.seconds + other.seconds,
+            self.solves + effort.solves,
+            self.rounds + effort.rounds,
+            self.terminal_steps + effort.terminal_steps,
+            self.seconds + effort.seconds,
         )
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How exactly to solve: ``passes`` over a terminal's rows in a round, until the relative gap, or ``max_rounds``."""
+    """Tolerance of a solution: ``passes`` over the rows per round, until the relative gap or ``max_rounds``."""
 
     relative_gap: float = 1e-2
     passes: float = 2.0
@@ -71,8 +73,8 @@ class Precision:
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
-    """Models of one problem, and what the next one may start from."""
+class Solution:
+    """Solution of a problem, and the state from which the next problem may start."""
 
     models: Models
     scalers: list[Scaler]
@@ -82,15 +84,16 @@ class Solved:
     effort: Effort
 
 
-def usual_folds(federation: Federation) -> int:
-    """Five; fewer, and at least two, where no task has so many rows."""
+def default_folds(federation: Federation) -> int:
+    """Return the default number of folds: 5, or fewer (at least 2) if no task has 5 rows."""
     return max(2, min(5, int(np.bincount(federation.row_task).max())))
 
 
 def sample(federation: Federation, count: int, seed: int) -> npt.NDArray[np.bool_]:
-    """Draw about so many training rows: all rows of small tasks, equally many of each other task."""
+    """Return a mask of about ``count`` random training rows: all of small tasks, equally many of each large task."""
     sizes = np.sort(np.bincount(federation.row_task))
-    totals = np.concatenate([[0], np.cumsum(sizes)])[:-1] + sizes * np.arange(len(sizes), 0, -1)  # if a task is the cap
+    # Number of drawn rows if the size of a task is the cap.
+    totals = np.concatenate([[0], np.cumsum(sizes)])[:-1] + sizes * np.arange(len(sizes), 0, -1)
     first = int(np.searchsorted(totals, count))
     cap = sizes.max() if first == len(sizes) else (count - sizes[:first].sum()) // (len(sizes) - first)
     rank = np.empty(len(federation.y), dtype=np.int64)
@@ -100,9 +103,9 @@ def sample(federation: Federation, count: int, seed: int) -> npt.NDArray[np.bool
 
 
 def make_folds(federation: Federation, count: int = 3, seed: int = 0, limit: int | None = None) -> list[Fold]:
-    """Share the training rows of every task out to ``count`` folds, class by class; each is held out once.
+    """Divide the training rows of every task into ``count`` folds, class by class.
 
-    With a ``limit`` make only the first folds.
+    Each row is in the held-out part of a single fold. With a ``limit``, return only the first folds.
     """
     part = fold_parts(federation, count, seed)
     folds = (Fold(without(federation, part == k), np.flatnonzero(part == k)) for k in range(count) if (part == k).any())
@@ -110,56 +113,56 @@ def make_folds(federation: Federation, count: int = 3, seed: int = 0, limit: int
 
 
 def fold_parts(federation: Federation, count: int, seed: int = 0) -> IntArray:
-    """Return the fold of every training row, −1 for rows of a task with nothing to hold out.
+    """Return the fold of every training row, −1 for rows that every fold trains on.
 
-    A task of a single row, or of a single group, has nothing to hold out: it is trained on in every fold.
+    These are the rows of tasks with a single row or a single group, because nothing would remain for training.
     """
     if count < 2:
         raise ConfigError(f"validation needs at least 2 folds, got {count}")
-    if (most := int(np.bincount(federation.row_task).max())) < count:
-        raise ConfigError(f"no task has more than {most} training rows, too few for {count} folds")
+    if (largest := int(np.bincount(federation.row_task).max())) < count:
+        raise ConfigError(f"no task has more than {largest} training rows, too few for {count} folds")
     part = _row_parts(federation, count, seed) if federation.group is None else group_parts(federation, count, seed)
     for b in range(federation.n_tasks):
-        here = federation.row_task == b
-        part[here] = part[here] if np.ptp(part[here]) else -1
+        rows = federation.row_task == b
+        part[rows] = part[rows] if np.ptp(part[rows]) else -1
     if part.max() < 0:
-        raise ConfigError("every task has one group of training rows: nothing is left where it is held out")
+        raise ConfigError("every task has a single group of training rows: holding it out leaves nothing to train on")
     return part
 
 
 def hold_out(federation: Federation, folds: int, part: int, seed: int) -> Federation:
-    """Cut a validation part from the training rows of every task; it takes the place of the test rows.
+    """Return the federation with a part of the training rows of every task as test rows.
 
-    Unlike `make_folds`, which may empty a terminal, this leaves everybody some rows, so that the bill stays the same:
-    the rows of a task are dealt to the parts terminal by terminal and class by class, in an order drawn with the seed
-    (whole groups where the federation has them), and a terminal that would be left without rows keeps them.
+    Rows of a task are dealt to the parts terminal by terminal and class by class, in random order (complete groups if
+    the federation has groups). A terminal that would lose all rows keeps them. So the terminals and the prices stay the
+    same. `make_folds` gives no such guarantee: it may empty a terminal.
     """
-    held = held_rows(federation, folds, part, seed)
-    tests = np.bincount(federation.row_task[held], minlength=federation.n_tasks)
+    mask = held_out_rows(federation, folds, part, seed)
+    tests = np.bincount(federation.row_task[mask], minlength=federation.n_tasks)
     return replace(
-        without(federation, held),
-        test_X=federation.X[held],
-        test_y=federation.y[held],
+        without(federation, mask),
+        test_X=federation.X[mask],
+        test_y=federation.y[mask],
         test_offsets=offsets(tests),
     )
 
 
-def held_rows(federation: Federation, folds: int, part: int, seed: int) -> npt.NDArray[np.bool_]:
-    """Which training rows `hold_out` holds out."""
+def held_out_rows(federation: Federation, folds: int, part: int, seed: int) -> npt.NDArray[np.bool_]:
+    """Return the mask of the training rows that `hold_out` holds out."""
     terminal = row_terminal(federation)
     if federation.group is not None:
-        held = group_parts(federation, folds, seed) == part
+        mask = group_parts(federation, folds, seed) == part
     else:
         label = federation.y if federation.class_names else np.zeros(len(federation.y))
         order = np.lexsort((np.random.default_rng([seed, CUT]).random(len(terminal)), label, terminal))
-        held = np.empty(len(terminal), dtype=bool)
-        held[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
-    left = np.bincount(terminal[~held], minlength=federation.n_terminals)
-    return np.asarray(held & (left[terminal] > 0))
+        mask = np.empty(len(terminal), dtype=bool)
+        mask[order] = (np.arange(len(terminal)) - _starts(federation.row_task)) % folds == part
+    remaining = np.bincount(terminal[~mask], minlength=federation.n_terminals)
+    return np.asarray(mask & (remaining[terminal] > 0))
 
 
 def _row_parts(federation: Federation, count: int, seed: int) -> IntArray:
-    """Part of every row: dealt by task and by class, in an order drawn with the seed."""
+    """Return the part of every row: dealt by task and by class, in random order."""
     part = np.empty(len(federation.X), dtype=np.int64)
     for b in range(federation.n_tasks):
         rows = np.flatnonzero(federation.row_task == b)
@@ -171,24 +174,24 @@ def _row_parts(federation: Federation, count: int, seed: int) -> IntArray:
 
 
 def group_parts(federation: Federation, count: int, seed: int) -> IntArray:
-    """Part of every row where groups stay whole: dealt by task and by class, in an order drawn with the seed."""
+    """Return the part of every row: complete groups, dealt by task and by majority class, in random order."""
     assert federation.group is not None
     part = np.empty(len(federation.X), dtype=np.int64)
     for b in range(federation.n_tasks):
         rows = np.flatnonzero(federation.row_task == b)
         groups, member = np.unique(federation.group[rows], return_inverse=True)
         label = federation.y[rows] if federation.class_names else np.zeros(len(rows), dtype=np.int64)
-        most = [np.bincount(label[member == g]).argmax() for g in range(len(groups))]
-        order = np.lexsort((np.random.default_rng([seed, b]).random(len(groups)), most))
+        majority = [np.bincount(label[member == g]).argmax() for g in range(len(groups))]
+        order = np.lexsort((np.random.default_rng([seed, b]).random(len(groups)), majority))
         rank = np.empty(len(groups), dtype=np.int64)
         rank[order] = np.arange(len(groups)) % count
         part[rows] = rank[member]
     return part
 
 
-def without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
-    """The federation without the rows held out and without test rows; terminals that lose all of theirs are gone."""
-    keep = ~held
+def without(federation: Federation, held_out: npt.NDArray[np.bool_]) -> Federation:
+    """Return the federation without the held-out rows, test rows and terminals that have no rows left."""
+    keep = ~held_out
     sizes = np.bincount(row_terminal(federation)[keep], minlength=federation.n_terminals)
     stays = sizes > 0
     members = np.bincount(federation.terminal_task[stays], minlength=federation.n_tasks)
@@ -206,7 +209,7 @@ def without(federation: Federation, held: npt.NDArray[np.bool_]) -> Federation:
 
 
 def reordered(federation: Federation, order: IntArray) -> Federation:
-    """The same federation with the training rows of each terminal in another order."""
+    """Return the federation with its training rows in this order; rows must stay within their terminal."""
     weight, group = federation.sample_weight, federation.group
     return replace(
         federation,
@@ -218,19 +221,19 @@ def reordered(federation: Federation, order: IntArray) -> Federation:
 
 
 def without_tests(federation: Federation) -> Federation:
-    """The same training rows, and no test rows: nobody can look at them."""
-    nothing = np.zeros(federation.n_tasks + 1, dtype=np.int64)
-    return replace(federation, test_X=federation.X[:0], test_y=federation.y[:0], test_offsets=nothing)
+    """Return the federation without test rows, so a choice cannot depend on them."""
+    no_offsets = np.zeros(federation.n_tasks + 1, dtype=np.int64)
+    return replace(federation, test_X=federation.X[:0], test_y=federation.y[:0], test_offsets=no_offsets)
 
 
 @dataclass(frozen=True)
 class _Passes:
-    """H of every terminal: so many passes over its own rows."""
+    """Policy with H of ``passes`` passes over each terminal's rows."""
 
     passes: float
 
     def plan(self, situation: Situation) -> Plan:
-        """The same in every server iteration."""
+        """Return the same plan for every server iteration."""
         return Plan.uniform(situation, np.maximum(1, np.ceil(self.passes * situation.sizes)), 1)
 
 
@@ -238,16 +241,16 @@ def solve(
     federation: Federation,
     method: DualMethod,
     precision: Precision | None = None,
-    start: Solved | None = None,
+    start: Solution | None = None,
     settings: Settings | None = None,
-) -> Solved:
-    """Solve to the gap asked for, from the duals of ``start`` (same rows) if there is one.
+) -> Solution:
+    """Solve the problem of ``method`` on the training rows to the required gap, if possible from ``start``.
 
-    Who holds which rows, and what happens to messages, changes nothing of the solution: here one terminal has all rows
-    of a task, as many terminals would take many more rounds, and each makes passes over its own rows.
+    ``start`` must have the same rows. The solution does not depend on the placement of rows or on the channel.
+    Therefore a single terminal holds all rows of a task here, because more terminals would need many more rounds.
     """
     precision = precision or Precision()
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     settings = settings or Settings()
     settings = replace(
         settings,
@@ -266,8 +269,8 @@ def solve(
         run.restore(start.alpha)
     run.learn(_Passes(precision.passes))
     certificate = run.certify()
-    effort = Effort(1, run.state.round, run.state.terminal_steps, time.perf_counter() - started)
-    return Solved(
+    effort = Effort(1, run.state.round, run.state.terminal_steps, time.perf_counter() - start_time)
+    return Solution(
         run.units.as_given(certificate.models),
         run.units.scalers,
         cloud.relationship,
@@ -277,56 +280,57 @@ def solve(
     )
 
 
-def held_scores(federation: Federation, fold: Fold, solved: Solved, out: Float64Array) -> None:
-    """Write the scores of the rows held out, each by the model of its task, into the rows of ``out``."""
-    task = federation.row_task[fold.held]
+def held_out_scores(federation: Federation, fold: Fold, solution: Solution, out: Float64Array) -> None:
+    """Write the score of every held-out row by the model of its task into the row of ``out``."""
+    task = federation.row_task[fold.held_out]
     for b in range(federation.n_tasks):
-        rows = fold.held[task == b]
-        out[rows] = scores(solved.scalers[b].transform(federation.X[rows]), solved.models[b])
+        rows = fold.held_out[task == b]
+        out[rows] = scores(solution.scalers[b].transform(federation.X[rows]), solution.models[b])
 
 
 def zero_scores(federation: Federation, fold: Fold, out: Float64Array) -> None:
-    """Write the scores of the zero models: 0 for classes; for numbers the mean training label of the task."""
-    rest, task = fold.federation, federation.row_task[fold.held]
-    out[fold.held] = 0.0
+    """Write the scores of the zero models: 0 for classes, and the task's mean training label for a regression."""
+    rest, task = fold.federation, federation.row_task[fold.held_out]
+    out[fold.held_out] = 0.0
     if not federation.class_names:
         count = np.bincount(rest.row_task, minlength=federation.n_tasks)
         total = np.bincount(rest.row_task, rest.y, minlength=federation.n_tasks)
-        out[fold.held, 0] = (total / np.maximum(count, 1))[task]
+        out[fold.held_out, 0] = (total / np.maximum(count, 1))[task]
 
 
-def task_metric(federation: Federation, held: Float64Array, metric: str, loss: Loss) -> Float64Array:
-    """Metric of every task over scores that its rows got while held out; ``loss`` is (1/n_b) Σ s L, s their weights.
+def task_metric(federation: Federation, held_out: Float64Array, metric: str, loss: Loss) -> Float64Array:
+    """Return a metric of every task over the scores of its rows while held out.
 
-    Rows that never were have NaN for a score, and a task without any other has NaN for a metric.
+    The metric ``loss`` is (1/n_b) Σ s L with the row weights s. Rows that were never held out have NaN scores. A task
+    with only such rows gets NaN.
     """
     values = np.full(federation.n_tasks, np.nan)
     value: Any = np.frompyfunc(loss.value, 2, 1)
-    targets, weight, judged = federation.targets(), row_weights(federation), ~np.isnan(held).any(axis=1)
-    for b in np.unique(federation.row_task[judged]).tolist():
-        rows = judged & (federation.row_task == b)
-        measured: dict[str, Any] = metrics.measure(federation.y[rows], held[rows], len(federation.class_names))
+    targets, weight, scored = federation.targets(), row_weights(federation), ~np.isnan(held_out).any(axis=1)
+    for b in np.unique(federation.row_task[scored]).tolist():
+        rows = scored & (federation.row_task == b)
+        measured: dict[str, Any] = metrics.measure(federation.y[rows], held_out[rows], len(federation.class_names))
         if metric == "loss":
-            measured["loss"] = float((weight[rows, None] * value(held[rows], targets[rows])).sum() / rows.sum())
+            measured["loss"] = float((weight[rows, None] * value(held_out[rows], targets[rows])).sum() / rows.sum())
         if metric not in measured:
-            known = ", ".join(["loss", *measured])
-            raise ConfigError(f"no metric {metric!r} for {federation.kind} labels: choose from {known}")
+            names = ", ".join(["loss", *measured])
+            raise ConfigError(f"no metric {metric!r} for {federation.kind} labels: choose from {names}")
         values[b] = measured[metric]
     return values
 
 
 def row_weights(federation: Federation) -> Float64Array:
-    """Weight of every training row in the loss of its task."""
-    given = federation.sample_weight
-    return np.ones(len(federation.y)) if given is None else np.asarray(given, dtype=np.float64)
+    """Return the weight of every training row in the loss of its task."""
+    weight = federation.sample_weight
+    return np.ones(len(federation.y)) if weight is None else np.asarray(weight, dtype=np.float64)
 
 
 def row_terminal(federation: Federation) -> IntArray:
-    """Terminal of every row."""
+    """Return the terminal of every training row."""
     return np.repeat(np.arange(federation.n_terminals), np.diff(federation.terminal_offsets))
 
 
 def _starts(row_task: npt.NDArray[Any]) -> IntArray:
-    """For every row the first row of its task; rows of a task lie together."""
+    """Return for every row the first row of its task; rows of a task are contiguous."""
     counts = np.bincount(row_task)
     return np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,24 +1,27 @@
 """Choose λ1 and λ2 by validation on training rows.
 
-The search solves a path of problems on every fold, from strong to weak weights, each from the solution before. First it
-tries every λ2; then λ1 at the best λ2, down and up while that helps; then the neighbours of the best λ2 once more.
+Runs without a budget use this search; `weights` chooses them within a budget.
+
+The search solves a path of problems on every fold, from strong to weak weights, each from the previous solution. First
+it tries every λ2, then λ1 at the best λ2, down and up while the score improves, then again the neighbours of the best
+λ2.
 
 The score of a task is its loss on held-out rows divided by the loss of its zero model there: 1 means nothing learned.
 (The zero model of a regression task predicts the mean of its training labels.) The score of a pair of weights is the
-trimmed mean over tasks, so that no single task decides for all. Of weights with equal scores the search takes the
+trimmed mean over tasks, because no single task should decide for all. Of weights with equal scores the search takes the
 largest, and of λ2 the largest within half a standard error of the best, because held-out rows are few.
 
-By default the search judges the loss. With a few dozen rows per task, accuracy changes in steps of a row, and the best
-of many settings is the luckiest. Name a metric if the loss does not follow it (AUC with few positives).
+By default the search compares the loss. With a few dozen rows per task, accuracy changes in steps of a row, and the
+best of many settings is the luckiest. Name a metric if the loss does not follow it (AUC with few positives).
 
-Large data: from `SAMPLE` rows on, the search draws so many rows and holds out a fifth of them once. It solves with the
-weights divided by the share of rows that it drew: the loss is a mean over rows, so a weight counts like a prior of the
-same strength only if it shrinks as rows grow.
+Large data: from `SAMPLE` rows on, the search draws `SAMPLE` rows and holds out a fifth of them, in a single fold. It
+solves with the weights divided by the share of rows that it drew. The loss is a mean over rows, so a weight acts like a
+prior of the same strength only if it shrinks as rows grow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -34,13 +37,13 @@ from rhfedmtl.selection.folds import (
     Float64Array,
     Fold,
     Precision,
-    Solved,
-    held_scores,
+    Solution,
+    default_folds,
+    held_out_scores,
     make_folds,
     sample,
     solve,
     task_metric,
-    usual_folds,
     without,
     zero_scores,
 )
@@ -60,7 +63,7 @@ SAMPLE = 20_000
 
 
 class Trial(NamedTuple):
-    """One pair of weights: metric of every task on rows held out, and what it took to know."""
+    """A pair of weights with the metric of every task on held-out rows, and the work that it took."""
 
     lambda1: float
     lambda2: float
@@ -69,7 +72,7 @@ class Trial(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Trimmed mean over tasks."""
+        """Trimmed mean of the metric over tasks."""
         return float(trim_mean(self.tasks[np.isfinite(self.tasks)], TRIM))
 
 
@@ -84,13 +87,13 @@ class Choice:
     zero: Float64Array
 
     def __repr__(self) -> str:
-        """Without what every task got in every trial."""
+        """Return a short text without the metrics of single tasks."""
         weights = f"lambda1={self.lambda1:g}, lambda2={self.lambda2:g}"
         return f"<Choice {weights}: the best {self.metric} of {len(self.trials)} trials{self.edge}>"
 
     @property
     def edge(self) -> str:
-        """A warning if λ2 is the largest or the smallest that was tried; else an empty text."""
+        """A warning if λ2 is the largest or the smallest value of the search; else an empty text."""
         tried = {trial.lambda2 for trial in self.trials}
         if len(tried) < 2 or min(tried) < self.lambda2 < max(tried):
             return ""
@@ -101,12 +104,12 @@ class Choice:
 
     @property
     def effort(self) -> Effort:
-        """All trials together."""
+        """Work of all trials."""
         return sum((trial.effort for trial in self.trials), Effort())
 
     @property
     def best(self) -> Trial:
-        """The trial of the weights chosen."""
+        """The trial of the chosen weights."""
         return next(t for t in self.trials if (t.lambda1, t.lambda2) == (self.lambda1, self.lambda2))
 
 
@@ -122,9 +125,23 @@ def choose(
     settings: Settings | None = None,
     judged: Federation | None = None,
 ) -> Choice:
-    """λ1 and λ2 for the relationship of ``method``, out of those given, from strong to weak; see `usual_folds`.
+    """Choose λ1 and λ2 for the relationship of ``method`` by validation on training rows.
 
-    ``judged`` has the same training rows in other tasks, by which the metric is taken: for one model of all rows.
+    Parameters
+    ----------
+    federation, method
+        Training rows and the problem.
+    folds
+        Number of folds (None: `default_folds`, or a single fold of a sample if there are many rows).
+    metric
+        The loss, or the name of a metric.
+    lambda1, lambda2
+        Values to try, from strong to weak.
+    precision, settings
+        Tolerance and settings of the solutions.
+    judged
+        A federation with the same training rows in other tasks; the metric is measured for these tasks. A method with
+        a single model for all tasks needs it.
     """
     settings = settings or Settings()
     large, share = len(federation.X) >= SAMPLE, 1.0
@@ -132,7 +149,9 @@ def choose(
         drawn = sample(federation, SAMPLE, settings.seed)
         share = float(np.mean(np.bincount(federation.row_task[drawn]) / np.bincount(federation.row_task)))
         federation, judged = without(federation, ~drawn), None if judged is None else without(judged, ~drawn)
-    parts = make_folds(federation, folds or usual_folds(federation), settings.seed, 1 if large and not folds else None)
+    parts = make_folds(
+        federation, folds or default_folds(federation), settings.seed, 1 if large and not folds else None
+    )
     path = _Path(federation, parts, method, metric, judged or federation, precision, settings, share)
     if method.relationship.coupling(federation.n_tasks) > 0.0:
         start = min(range(len(lambda1)), key=lambda k: abs(np.log(lambda1[k] / LAMBDA1)))
@@ -149,15 +168,15 @@ def choose(
 
 
 def weighted(relationship: Relationship, lambda1: float, lambda2: float) -> Relationship:
-    """The same relationship with other weights; what it has learned stays."""
+    """Return the relationship with these weights; learned similarities do not change."""
     if isinstance(relationship, Safe):
         return Safe(weighted(relationship.inner, lambda1, lambda2))
-    given = {"lambda1": lambda1, "lambda2": lambda2}
-    return replace(relationship, **{name: x for name, x in given.items() if hasattr(relationship, name)})  # type: ignore[type-var]
+    weights = {"lambda1": lambda1, "lambda2": lambda2}
+    return replace(relationship, **{name: x for name, x in weights.items() if hasattr(relationship, name)})  # type: ignore[type-var]
 
 
 class _Path:
-    """Trials so far, and the last solution on every fold to start the next one from."""
+    """Trials so far, and the last solution on every fold, from which the next trial starts."""
 
     def __init__(
         self,
@@ -178,14 +197,14 @@ class _Path:
         self.share = share
         self.trials: list[Trial] = []
         self.zero = self._zero_loss()
-        self._last: list[Solved | None] = [None] * len(folds)
-        self._solve: Callable[..., Solved] = lambda rows, method, start: solve(rows, method, precision, start, settings)
+        self._last: list[Solution | None] = [None] * len(folds)
+        self._precision, self._settings = precision, settings
 
     def leg(self, weights: Sequence[tuple[float, float]], patience: int = PATIENCE) -> None:
-        """Try these weights in order, until so many in a row are worse than the best; skip those tried before."""
-        known, worse = {(trial.lambda1, trial.lambda2) for trial in self.trials}, 0
+        """Try these weights in order, until ``patience`` in a row are worse than the best; skip repeated weights."""
+        tried, worse = {(trial.lambda1, trial.lambda2) for trial in self.trials}, 0
         for pair in weights:
-            if worse < patience and pair not in known:
+            if worse < patience and pair not in tried:
                 self.trials.append(self._try(*pair))
                 worse = 0 if self.best() is self.trials[-1] else worse + 1
 
@@ -194,11 +213,11 @@ class _Path:
         return -1.0 if self.metric in ("loss", "rmse") else 1.0
 
     def best(self) -> Trial:
-        """Best mean over tasks; of equals the one with the largest weights."""
+        """Return the trial with the best score; of equal scores, the trial with the largest weights."""
         return max(self.trials, key=lambda trial: (round(self._sign * trial.score, 12), trial.lambda1, trial.lambda2))
 
     def most_coupled(self) -> Trial:
-        """The largest λ2 that is level with the best."""
+        """Return the trial with the largest λ2 that is not significantly worse than the best."""
         best = self.best()
         return max(
             (trial for trial in self.trials if trial.lambda1 == best.lambda1 and self._is_level(trial, best)),
@@ -211,20 +230,20 @@ class _Path:
         return trial is best or bool(trim_mean(behind, TRIM) <= LEVEL * trimmed_error(behind))
 
     def _try(self, lambda1: float, lambda2: float) -> Trial:
-        held = np.full((len(self.federation.X), self.federation.targets().shape[1]), np.nan)
+        held_out = np.full((len(self.federation.X), self.federation.targets().shape[1]), np.nan)
         effort = Effort()
         for k, fold in enumerate(self.folds):
             last = self._last[k]
             learned = self.method.relationship if last is None else last.relationship
             method = replace(self.method, relationship=weighted(learned, lambda1 / self.share, lambda2 / self.share))
-            solved = self._solve(fold.federation, method, last)
-            held_scores(self.federation, fold, solved, held)
-            self._last[k], effort = solved, effort + solved.effort
-        tasks = task_metric(self.judged, held, self.metric, self.method.loss)
+            solution = solve(fold.federation, method, self._precision, last, self._settings)
+            held_out_scores(self.federation, fold, solution, held_out)
+            self._last[k], effort = solution, effort + solution.effort
+        tasks = task_metric(self.judged, held_out, self.metric, self.method.loss)
         return Trial(lambda1, lambda2, tasks / self.zero if self.metric == "loss" else tasks, effort)
 
     def _zero_loss(self) -> Float64Array:
-        """Loss of every task's zero model on its held-out rows."""
+        """Return the loss of every task's zero model on its held-out rows."""
         scores = np.full((len(self.federation.X), self.federation.targets().shape[1]), np.nan)
         for fold in self.folds:
             zero_scores(self.federation, fold, scores)

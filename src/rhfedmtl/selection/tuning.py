@@ -1,9 +1,9 @@
-"""Fair tuning: the same number of trials for every method, on a validation part of the training rows alone.
+"""Tune the settings of a method fairly: every method gets the same number of trials, on training rows only.
 
-Every candidate of a method's grid is run with the same prices, budget and faults as the run it is tuned for, and judged
-by rows that it did not see, all training rows in turn. Such rows are few, and their verdict is noisy: a candidate is
-judged together with its neighbours in the grid, and by how it orders rows beside which side it puts them on. The best
-is then trained anew on all training rows. What was tried is on record; it is not charged.
+`--tune` and the study commands use this module. Each candidate of a method's grid runs with the same prices, budget and
+faults as the run that it is tuned for, and is judged by cross-validation. Validation rows are few, so their metrics are
+noisy. Therefore the metric of a candidate is averaged with its neighbours in the grid, and the AUC counts next to the
+accuracy. The run then trains the best candidate on all training rows. The trials are recorded but not charged.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SLACK = 0.003
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings that were tried, and their metrics on the validation rows; or why there are none.
+    """Settings of a trial, and their metrics on the validation rows or the reason of their failure (``failed``).
 
-    Settings whose certificate ``tells`` little at this budget are chosen only where they are clearly better.
+    ``tells`` is False if the certificates are loose at this budget. Such settings must be clearly better to be chosen.
     """
 
     settings: dict[str, Any]
@@ -56,7 +56,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """How settings were chosen: by which metric, from which candidates, on which part of the training rows."""
+    """Record of a choice of settings: the metric, the candidates, and the parts of the training rows."""
 
     chosen: dict[str, Any]
     metric: str
@@ -70,7 +70,7 @@ class TuningRecord:
 
 
 class Tuned(NamedTuple):
-    """The run to make with what was chosen, and the record of how it was chosen."""
+    """The run with the chosen settings, and the record of the choice."""
 
     config: RunConfig
     record: TuningRecord
@@ -78,10 +78,10 @@ class Tuned(NamedTuple):
 
 @dataclass(frozen=True)
 class Validation:
-    """How candidates are judged: ``parts`` of ``folds`` parts of the training rows (0: all) are held out in turn.
+    """Validation of candidates: hold out ``parts`` of ``folds`` parts of the training rows (0: all) in turn.
 
-    ``metric`` is the balanced accuracy, or for a regression the error, unless another is named. Ties go to the
-    candidate that comes first.
+    ``metric`` is by default the balanced accuracy, or for a regression the error (RMSE). Ties go to the first
+    candidate.
     """
 
     folds: int = 4
@@ -90,7 +90,7 @@ class Validation:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse parts that are not there."""
+        """Refuse a number of parts that exceeds the folds."""
         if self.folds < 2 or not 0 <= self.parts <= self.folds:
             raise ConfigError(f"of {self.folds} parts (2 or more) {self.parts} cannot be held out in turn")
 
@@ -98,7 +98,7 @@ class Validation:
 def tuned(
     config: RunConfig, federation: Federation, *, threads: int | None = None
 ) -> tuple[RunConfig, TuningRecord | None]:
-    """The run with its settings chosen as it asks for; as it is, and with nothing on record, where it does not ask."""
+    """Return the run with tuned settings and the record, or the unchanged run and None if it asks for no tuning."""
     if not config.tune:
         return config, None
     metric = None if config.tune == "auto" else config.tune
@@ -114,21 +114,22 @@ def tune(
     validation: Validation | None = None,
     threads: int | None = None,
 ) -> Tuned:
-    """Choose the settings of ``config`` from the grid of its algorithm; candidates that diverge or cost too much lose.
+    """Choose the settings of ``config`` from the grid of its algorithm, without test rows.
 
-    A grid with more candidates than ``trials`` is drawn from with the seed. Test rows play no part.
+    Candidates that diverge or exceed the budget lose. If the grid has more candidates than ``trials``, a random sample
+    of them is tried.
     """
     validation = validation or Validation(seed=config.seed)
-    held = [
+    splits = [
         hold_out(federation, validation.folds, part, validation.seed)
         for part in range(validation.parts or validation.folds)
     ]
     metric = validation.metric or ("balanced_accuracy" if federation.class_names else "rmse")
-    every = candidates(config, federation, grid, trials, validation.seed)
-    tried = [_judge(config, settings, held, metric, threads) for settings in every]
+    settings_to_try = candidates(config, federation, grid, trials, validation.seed)
+    tried = [_judge(config, settings, splits, metric, threads) for settings in settings_to_try]
     best = best_of(tried, metric)
     if best.failed is not None:
-        raise ConfigError(f"none of {len(tried)} settings of {config.algorithm} could be run: {best.failed}")
+        raise ConfigError(f"all {len(tried)} settings of {config.algorithm} failed: {best.failed}")
     record = TuningRecord(
         best.settings,
         metric,
@@ -136,7 +137,7 @@ def tune(
         len(tried),
         tried,
         validation.folds,
-        len(held),
+        len(splits),
         validation.seed,
     )
     return Tuned(_with(config, best.settings), record)
@@ -149,21 +150,24 @@ def _with(config: RunConfig, settings: dict[str, Any]) -> RunConfig:
 def candidates(
     config: RunConfig, federation: Federation, grid: Grid | None, trials: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Settings to try, in the order of the grid."""
+    """Return the settings to try, in the order of the grid."""
     if grid is None:
         grid = _grid(config)
     if trials < 1:
         raise ConfigError(f"tuning needs at least 1 trial, got {trials}")
     unit = _step_unit(config, federation)
-    every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    if len(every) > trials:
-        drawn = np.random.default_rng([seed, DRAW]).choice(len(every), trials, replace=False)
-        every = [every[i] for i in sorted(drawn)]
-    return [{name: value * unit if name == "step" else value for name, value in each.items()} for each in every]
+    combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    if len(combinations) > trials:
+        drawn = np.random.default_rng([seed, DRAW]).choice(len(combinations), trials, replace=False)
+        combinations = [combinations[i] for i in sorted(drawn)]
+    return [
+        {name: value * unit if name == "step" else value for name, value in combination.items()}
+        for combination in combinations
+    ]
 
 
 def _grid(config: RunConfig) -> Grid:
-    """Grid of the algorithm; H that was set by hand is kept, and the trials go into the weights instead."""
+    """Return the grid of the algorithm; if the user has set H, the grid varies only the weights."""
     entry = ALGORITHMS[config.algorithm]
     if entry.grid_for_given_steps is not None and config.options.local_steps is not None:
         return entry.grid_for_given_steps
@@ -171,16 +175,16 @@ def _grid(config: RunConfig) -> Grid:
 
 
 def _judge(
-    config: RunConfig, settings: dict[str, Any], held: list[Federation], metric: str, threads: int | None
+    config: RunConfig, settings: dict[str, Any], splits: list[Federation], metric: str, threads: int | None
 ) -> Candidate:
-    """Metrics on the validation rows, as means over tasks and parts; or why there are none."""
+    """Return the candidate with its metrics on the validation rows, as means over tasks and parts, or its failure."""
     config = _with(config, settings)
     ends = not is_yardstick(config.algorithm) and bool(config.budget or config.options.cloud_rounds)
-    certified = isinstance(build(config.algorithm, config.options, held[0].kind).method, DualMethod)
-    if not certified:  # the last models are returned, whatever was certified on the way
+    certified = isinstance(build(config.algorithm, config.options, splits[0].kind).method, DualMethod)
+    if not certified:  # certificates would not change the result, which is the last models
         config = replace(config, certify_every=NEVER if ends else 5)
     try:
-        results = [config.run(part, execution=Execution(threads=threads)) for part in held]
+        results = [config.run(part, execution=Execution(threads=threads)) for part in splits]
     except (DivergenceError, BudgetError) as error:
         return Candidate(settings, {}, str(error))
     parts = {name: np.array([mean(result.metrics[name]) for result in results]) for name in results[0].metrics}
@@ -189,31 +193,34 @@ def _judge(
         raise ConfigError(f"no metric {metric!r} to tune by: choose from {', '.join(means)}")
     if not np.isfinite(means[metric]):
         return Candidate(settings, {}, f"{metric} is not a number")
-    told = not certified or max(result.certificate.relative_gap for result in results) < ENOUGH_SAID
-    return Candidate(settings, means, tells=told)
+    tight = not certified or max(result.certificate.relative_gap for result in results) < ENOUGH_SAID
+    return Candidate(settings, means, tells=tight)
 
 
 def best_of(tried: list[Candidate], metric: str) -> Candidate:
-    """The best on the validation rows, or one nearly as good whose certificate tells more; a failed one if all are.
+    """Return the best candidate, or a nearly equal candidate with tight certificates.
 
-    Where most certificates tell little the budget is too small for them, and those that tell more are of tasks held
-    down: then the metric alone decides.
+    If all candidates failed, return a failed candidate. If most certificates are loose, the budget is too small for
+    them, and only over-regularised candidates have tight certificates. Then the metric alone decides.
     """
-    worth = worth_of(tried, metric)
-    order = sorted(range(len(tried)), key=lambda k: -worth[k])
-    enough = worth[order[0]] - SLACK * abs(worth[order[0]])
-    if 2 * sum(each.tells for each in tried) < len(tried):
+    scores = worth_of(tried, metric)
+    order = sorted(range(len(tried)), key=lambda k: -scores[k])
+    threshold = scores[order[0]] - SLACK * abs(scores[order[0]])
+    if 2 * sum(candidate.tells for candidate in tried) < len(tried):
         return tried[order[0]]
-    return tried[next((k for k in order if tried[k].tells and worth[k] >= enough), order[0])]
+    return tried[next((k for k in order if tried[k].tells and scores[k] >= threshold), order[0])]
 
 
 def worth_of(tried: list[Candidate], metric: str) -> Vector:
-    """Metric of every candidate, smoothed over its neighbours: one value of a number apart. Of failed ones −∞."""
-    ran = np.array([each.failed is None for each in tried])
-    own = np.array([_value(each.metrics, metric) if each.failed is None else 0.0 for each in tried])
-    weight = np.where(_apart(tried) == 1, NEIGHBOUR, 0.0) * ran
+    """Return the metric of every candidate, averaged with its neighbours in the grid; −∞ for failed candidates.
+
+    Neighbours differ by a single grid step of a single number.
+    """
+    ran = np.array([candidate.failed is None for candidate in tried])
+    values = np.array([_value(candidate.metrics, metric) if candidate.failed is None else 0.0 for candidate in tried])
+    weight = np.where(_grid_distance(tried) == 1, NEIGHBOUR, 0.0) * ran
     np.fill_diagonal(weight, 1.0)
-    return np.where(ran, weight @ own / weight.sum(axis=1), -np.inf)
+    return np.where(ran, weight @ values / weight.sum(axis=1), -np.inf)
 
 
 def _value(metrics: dict[str, float], metric: str) -> float:
@@ -222,19 +229,22 @@ def _value(metrics: dict[str, float], metric: str) -> float:
     return metrics[metric] + (ORDER * metrics.get("auc", 0.0) if metric != "auc" else 0.0)
 
 
-def _apart(tried: list[Candidate]) -> npt.NDArray[np.int64]:
-    """Steps in the grid between any two candidates; what is no number is never near."""
+def _grid_distance(tried: list[Candidate]) -> npt.NDArray[np.int64]:
+    """Return the grid steps between any two candidates; different values that are not numbers are never neighbours."""
     steps = np.zeros((len(tried), len(tried)), dtype=np.int64)
     for name in tried[0].settings:
-        values = [each.settings[name] for each in tried]
+        values = [candidate.settings[name] for candidate in tried]
         if all(isinstance(value, int | float) for value in values):
-            place = np.unique(values, return_inverse=True)[1]
-            steps += np.abs(place[:, None] - place)
+            position = np.unique(values, return_inverse=True)[1]
+            steps += np.abs(position[:, None] - position)
         else:
             steps += np.array([[0 if a == b else len(tried) for b in values] for a in values])
     return steps
 
 
 def _step_unit(config: RunConfig, federation: Federation) -> float:
-    """Steps shrink as ‖x‖² grows: it is 1 unless rows are standardised alone, then about the number of features."""
+    """Return the factor for step sizes, 1/‖x‖².
+
+    ‖x‖² is 1 unless rows are only standardised; then it is about the number of features.
+    """
     return 1.0 / federation.n_features if config.scale == "standard" else 1.0

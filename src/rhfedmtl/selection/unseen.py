@@ -1,4 +1,4 @@
-"""Train the model for unseen tasks: all training rows as a single task, apart from the coupled problem.
+"""Train the model for unseen tasks: all training rows as a single task, separate from the coupled problem.
 
 The mean of the tasks' models cannot do this well. Labels lose the level of their task before the coupled problem is
 solved, so the mean model does not learn how levels follow from the features.

@@ -1,10 +1,18 @@
-"""Weights that a run asks to have chosen ("auto"), and all else that is settled before it begins.
+"""Choose λ1 and λ2 if the user asked for it ("auto") or did not set λ2, and tune settings before a run.
 
-Without a budget the weights are chosen as `regularisation` does. Under a budget the choice is part of the run and takes
-no round of its own: at first a fifth of each terminal's rows is held out, and now and then the run looks which weights
-they prefer. For that nothing need be learned: from the duals at hand follow models for all weights, W = VG. Where
-others are clearly better the run goes on with these, and once nothing is, with all rows. A run that is too short, or
-has too few rows, keeps its weights. So is λ2 chosen where nobody gave it, with a budget and without.
+`choose_settings` is the entry point for single runs and sweeps. The planner uses `OpenWeights`, the estimators
+`within_budget` and `on_folds`.
+
+Without a budget, cross-validation on the training rows chooses the weights (`regularisation.choose`).
+
+With a budget, the run chooses them in its first rounds, without rounds of its own (class `_FirstRounds`):
+
+1. Hold out a fifth of each terminal's rows.
+2. Train with the current weights. At each check, compute the models that other weights would give from the current
+   dual variables (W = VG), and compare their losses on the held-out rows.
+3. If other weights are clearly better, continue with these. Otherwise return the held-out rows and finish.
+
+A run that is too short, or has too few rows, keeps its weights.
 """
 
 from __future__ import annotations
@@ -29,7 +37,7 @@ from rhfedmtl.policies.base import Policy
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.selection.folds import fold_parts, held_rows, reordered, row_terminal, row_weights, usual_folds
+from rhfedmtl.selection.folds import default_folds, fold_parts, held_out_rows, reordered, row_terminal, row_weights
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training import snapshot
@@ -62,7 +70,7 @@ RANGE = 1e-5, 10.0
 
 @dataclass(frozen=True)
 class WeightTrial:
-    """Weights with which a run learned, or folds were solved, and what rows held out said: mean loss over tasks."""
+    """Weights of a check or of a solution on folds, with their mean loss over tasks on held-out rows."""
 
     lambda1: float
     lambda2: float
@@ -72,7 +80,7 @@ class WeightTrial:
 
 @dataclass(frozen=True)
 class SelectionRecord:
-    """How weights were chosen: what was tried, what was spent until all rows were in, and why it ended as it did."""
+    """Record of a choice of weights: the trials, the amount spent until all rows were in use, and the reason."""
 
     chosen: dict[str, float]
     why: str
@@ -80,16 +88,16 @@ class SelectionRecord:
     tried: list[WeightTrial]
 
     def text(self) -> str:
-        """In a line."""
+        """Return the record as a line of text."""
         chosen = ", ".join(f"{name} {value:.3g}" for name, value in self.chosen.items())
         spent = ", ".join(f"{name} {amount:,.4g}" for name, amount in self.spent.items() if amount)
-        looks = f"looked {len(self.tried)} {'time' if len(self.tried) == 1 else 'times'}"
-        until = f"a fifth of all, until {spent} was spent; {looks}" if spent else f"{len(self.tried)} trials"
-        return f"{chosen} ({self.why}{', ' if spent else '; '}{until})" if self.tried else f"{chosen} ({self.why})"
+        checks = f"{len(self.tried)} check{'' if len(self.tried) == 1 else 's'}"
+        trials = f"{100 // FOLDS} % of the rows until {spent}, {checks}" if spent else f"{len(self.tried)} trials"
+        return f"{chosen} ({self.why}; {trials})" if self.tried else f"{chosen} ({self.why})"
 
 
 class WeightProblem(NamedTuple):
-    """Weights (``auto``) to choose for a run: what is learned from which rows, how, and the prices and limits of it."""
+    """Weights (``auto``) to choose, and the run to choose them for: algorithm, rows, settings, prices and limits."""
 
     built: Algorithm
     federation: Federation
@@ -100,7 +108,7 @@ class WeightProblem(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The run to make, with all settings as numbers; how they were chosen; and what was done for it before."""
+    """The run with all settings as numbers, the records of their choice, and its first rounds if they took place."""
 
     config: RunConfig
     tuning: TuningRecord | None = None
@@ -108,88 +116,112 @@ class Chosen(NamedTuple):
     before: Before | None = None
 
 
-def settled(
-    config: RunConfig, federation: Federation, *, how: Execution | None = None, watch: Watcher | None = None
+def choose_settings(
+    config: RunConfig, federation: Federation, *, execution: Execution | None = None, watch: Watcher | None = None
 ) -> Chosen:
-    """The run with its settings tuned and its weights chosen, where it asks for either; first rounds are watched."""
-    auto, how = config.to_choose, how or Execution()
+    """Return the run with tuned settings and chosen weights, if it asks for either.
+
+    Parameters
+    ----------
+    config, federation
+        The run and its data.
+    execution
+        Engine and threads of the run.
+    watch
+        Watcher of the run; it also receives the progress of the first rounds.
+    """
+    auto, execution = config.to_choose, execution or Execution()
     if not auto:
-        return Chosen(*tuned(config, federation, threads=how.threads))
-    built, asked = build(config.algorithm, config.options, federation.kind), bool(config.options.auto)
+        return Chosen(*tuned(config, federation, threads=execution.threads))
+    built, required = build(config.algorithm, config.options, federation.kind), bool(config.options.auto)
     cost, limits = config.resources()
-    if not (asked or can_choose(built, federation, limited=bool(limits))):
+    if not (required or can_choose(built, federation, limited=bool(limits))):
         return Chosen(config)
     if is_yardstick(config.algorithm) or not isinstance(built.method, DualMethod):
         return Chosen(_with(config, {name: config.options.weight(name) for name in auto}))
-    settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=Execution(threads=how.threads))
+    in_process = Execution(threads=execution.threads)
+    settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=in_process)
     if not limits:
         record = on_folds(built, federation, settings, auto, config.options.weight("lambda1"))
         return Chosen(_with(config, record.chosen), None, record)
     problem = WeightProblem(built, federation, settings, Ledger(cost, limits), auto, config.faults)
-    record, before = within_budget(problem, {name: config.options.weight(name) for name in USUAL}, how, watch)
-    if not (asked or record.tried):
+    record, before = within_budget(problem, {name: config.options.weight(name) for name in USUAL}, execution, watch)
+    if not (required or record.tried):
         return Chosen(config, None, record)
     return Chosen(_with(config, record.chosen), None, record, before)
 
 
 def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bool:
-    """Whether λ2 that nobody gave is chosen: tasks are coupled, have rows for folds, and it does not take long."""
+    """Return True if λ2 is chosen although the user did not ask for it.
+
+    The tasks must be coupled, have enough rows for folds, and not so many numbers that the choice takes long.
+    """
     data = built.regroup(federation)
     coupled = isinstance(built.method, DualMethod) and built.method.relationship.coupling(data.n_tasks) > 0.0
     if not coupled or data.n_tasks < 2 or not 0 < data.X.size <= MOST_NUMBERS:
         return False
     try:
-        return limited or bool(fold_parts(data, usual_folds(data)).max() >= 0)
+        return limited or bool(fold_parts(data, default_folds(data)).max() >= 0)
     except ConfigError:
         return False
 
 
 def within_budget(
-    asked: WeightProblem, present: dict[str, float], how: Execution | None = None, watch: Watcher | None = None
+    problem: WeightProblem,
+    current: dict[str, float],
+    execution: Execution | None = None,
+    watch: Watcher | None = None,
 ) -> tuple[SelectionRecord, Before | None]:
-    """The weights that are asked for, as rows held out in the first rounds of the run want them, and these rounds.
+    """Choose weights on held-out rows in the first rounds of the run; return the record and these rounds.
 
-    Who watches may end them: then what was chosen until then stands.
+    ``current`` has the weights of the run unless others are chosen. If the watcher ends the first rounds, the weights
+    chosen so far are final.
     """
-    early = _FirstRounds(asked, present)
-    why = early.refused(how or Execution())
+    early = _FirstRounds(problem, current)
+    why = early.refused(execution or Execution())
     if not why:
         try:
             why = early.learn(watch)
         except (BudgetError, DivergenceError) as error:
             early.tried, why = [], f"as usual: the first rounds failed ({error})"
-    chosen = {name: early.weights[name] if early.tried else present[name] for name in asked.auto}
+    chosen = {name: early.weights[name] if early.tried else current[name] for name in problem.auto}
     return SelectionRecord(chosen, why, early.spent(), early.tried), early.before()
 
 
 @dataclass
 class OpenWeights:
-    """Weights that are chosen in the first rounds of every run of a plan, as `settled` does for a run."""
+    """Weights to choose in the first rounds of every run of a plan; `choose_settings` does this for a single run.
+
+    ``required`` is True if the user asked for the choice. ``record`` is the first record of a choice, None before.
+    """
 
     auto: tuple[str, ...]
-    present: dict[str, float]
-    asked: bool
+    current: dict[str, float]
+    required: bool
     faults: str = ""
-    found: SelectionRecord | None = None
+    record: SelectionRecord | None = None
 
     @classmethod
     def of(cls, config: RunConfig) -> OpenWeights | None:
-        """Those of a run; None where it has none."""
-        present = {name: config.options.weight(name) for name in USUAL}
-        auto, asked = config.to_choose, bool(config.options.auto)
-        return cls(auto, present, asked, config.faults) if auto else None
+        """Return the weights that the run leaves open, or None if it sets all weights."""
+        current = {name: config.options.weight(name) for name in USUAL}
+        auto, required = config.to_choose, bool(config.options.auto)
+        return cls(auto, current, required, config.faults) if auto else None
 
     def begin(
         self, method: DualMethod, policy: Policy, federation: Federation, settings: Settings, ledger: Ledger
     ) -> tuple[DualMethod, Before | None]:
-        """The method with the weights that its first rounds choose, and these rounds; as it is where they do not."""
+        """Return the method with the weights that the first rounds choose, and these rounds.
+
+        If nothing is chosen, return the unchanged method and None.
+        """
         built = Algorithm(method, policy)
-        if not (self.asked or can_choose(built, federation, limited=True)):
+        if not (self.required or can_choose(built, federation, limited=True)):
             return method, None
         problem = WeightProblem(built, federation, settings, ledger, self.auto, self.faults)
-        found, before = within_budget(problem, self.present)
-        self.found = self.found or found
-        relationship = weighted(method.relationship, **self.present | found.chosen)
+        record, before = within_budget(problem, self.current)
+        self.record = self.record or record
+        relationship = weighted(method.relationship, **self.current | record.chosen)
         return replace(method, relationship=relationship), before
 
 
@@ -200,7 +232,7 @@ def _with(config: RunConfig, weights: dict[str, float]) -> RunConfig:
 def on_folds(
     built: Algorithm, federation: Federation, settings: Settings, auto: tuple[str, ...], lambda1: float
 ) -> SelectionRecord:
-    """Choose weights by paths that are solved on folds; ``lambda1`` counts if it is not chosen. Nothing is charged."""
+    """Choose weights by cross-validation; charge nothing. ``lambda1`` is the value of λ1 if only λ2 is chosen."""
     assert isinstance(built.method, DualMethod)
     path = PATH1 if "lambda1" in auto else (lambda1,)
     choice = choose(built.regroup(federation), built.method, lambda1=path, settings=settings, judged=federation)
@@ -209,8 +241,8 @@ def on_folds(
     return SelectionRecord(chosen, f"the best on folds{choice.edge}", {}, tried)
 
 
-class Held(NamedTuple):
-    """Rows held out, scaled as the run scales them, with their labels, weights and tasks, and what goes together."""
+class HeldOutRows(NamedTuple):
+    """Held-out rows, scaled like the rows of the run, with their labels, weights, tasks and groups."""
 
     rows: list[FloatArray]
     y: npt.NDArray[Any]
@@ -219,49 +251,49 @@ class Held(NamedTuple):
     task: npt.NDArray[np.int64]
     group: npt.NDArray[np.int64]
 
-    def ahead(self, difference: Float64Array) -> float:
-        """Mean over tasks of a paired difference, in its standard errors; 0 where there is no difference at all.
+    def t_statistic(self, difference: Float64Array) -> float:
+        """Return the mean over tasks of a paired difference, divided by its standard error; 0 without a difference.
 
-        Rows of one group are one observation.
+        Rows of the same group count as a single observation.
         """
         counts = np.bincount(self.task)
         means = np.bincount(self.task, difference) / np.maximum(counts, 1)
-        apart = np.bincount(self.group, (difference - means[self.task]) / counts[self.task])
-        noise = float(np.sqrt(np.sum(np.square(apart))))
-        return float(means.sum()) / noise if noise > 0.0 else 0.0
+        deviations = np.bincount(self.group, (difference - means[self.task]) / counts[self.task])
+        error = float(np.sqrt(np.sum(np.square(deviations))))
+        return float(means.sum()) / error if error > 0.0 else 0.0
 
     def mean(self, values: Float64Array) -> float:
-        """Mean over the tasks that have a row."""
+        """Return the mean over the tasks that have a row."""
         counts = np.bincount(self.task)
         return float(np.mean(np.bincount(self.task, values)[counts > 0] / counts[counts > 0]))
 
 
 class _FirstRounds:
-    """The first rounds of a run, without some of its rows, and the weights that these want."""
+    """The first rounds of a run without its held-out rows, and the choice of weights on these rows."""
 
-    def __init__(self, asked: WeightProblem, present: dict[str, float]) -> None:
-        self.asked, self.weights, self.tried = asked, dict(present), list[WeightTrial]()
-        self.data = asked.built.regroup(asked.federation)
-        held = held_rows(self.data, FOLDS, 0, asked.settings.seed)
+    def __init__(self, problem: WeightProblem, current: dict[str, float]) -> None:
+        self.problem, self.weights, self.tried = problem, dict(current), list[WeightTrial]()
+        self.data = problem.built.regroup(problem.federation)
+        mask = held_out_rows(self.data, FOLDS, 0, problem.settings.seed)
         terminal = row_terminal(self.data)
-        self.order = np.lexsort((held, terminal))  # of every terminal those held out come last
-        self.counts = np.bincount(terminal[held], minlength=self.data.n_terminals)
-        self.held = held[self.order]
+        self.order = np.lexsort((mask, terminal))  # the held-out rows of a terminal come last
+        self.counts = np.bincount(terminal[mask], minlength=self.data.n_terminals)
+        self.mask = mask[self.order]
         self.run: Run | None = None
 
-    def refused(self, how: Execution) -> str:
-        """Why nothing can be chosen; an empty text where it can."""
-        faults = Faults.parse(self.asked.faults, self.asked.settings.seed)
-        if int(self.held.sum()) < FEWEST_ROWS:
+    def refused(self, execution: Execution) -> str:
+        """Return the reason why no weights can be chosen, or an empty text; prepare the run if they can."""
+        faults = Faults.parse(self.problem.faults, self.problem.settings.seed)
+        if int(self.mask.sum()) < FEWEST_ROWS:
             return f"as usual: fewer than {FEWEST_ROWS} rows can be held out"
         if faults.moves or faults.churn or faults.late_rows:
             return "as usual: terminals or rows come and go"
-        if not how.entry.keeps_checkpoints:
-            return f"as usual: engine {how.engine} cannot go on from rounds without some of the rows"
+        if not execution.entry.keeps_checkpoints:
+            return f"as usual: engine {execution.engine} cannot continue after rounds without some of the rows"
         self.run = self._make(faults)
-        self.portion = {name: SHARE * limit for name, limit in self.asked.ledger.budget.items()}
+        self.portion = {name: SHARE * limit for name, limit in self.problem.ledger.budget.items()}
         for name, price in self._pass_price().items():
-            limit = self.asked.ledger.budget.get(name, np.inf)
+            limit = self.problem.ledger.budget.get(name, np.inf)
             if LEAST_PASSES * price > limit:
                 return f"as usual: the budget pays for fewer than {LEAST_PASSES:g} passes"
             if name in self.portion and price > 0.0:
@@ -269,61 +301,67 @@ class _FirstRounds:
         return ""
 
     def _make(self, faults: Faults) -> Run:
-        """The run, whose round zero knows of all rows, and whose rounds do not."""
-        asked, order = self.asked, self.order
-        ledger = Ledger(asked.ledger.cost, asked.ledger.budget)
-        run = Run(reordered(self.data, order), asked.built.method, asked.settings, ledger, faults, asked.federation)
+        """Return the run: round zero uses all rows, and the following rounds do not use the held-out rows."""
+        problem, order = self.problem, self.order
+        ledger = Ledger(problem.ledger.cost, problem.ledger.budget)
+        data = reordered(self.data, order)
+        run = Run(data, problem.built.method, problem.settings, ledger, faults, problem.federation)
         assert isinstance(run.network, InProcess)
         run.network.set_sizes(self.data.sizes - self.counts)
         return run
 
     def _pass_price(self) -> dict[str, float]:
         assert self.run is not None
-        now = self.run.situation()
-        return event_totals(now.prices, now.cloud_event(), now.round_event(self.data.sizes))
+        situation = self.run.situation()
+        return event_totals(situation.prices, situation.cloud_event(), situation.round_event(self.data.sizes))
 
     def learn(self, watch: Watcher | None) -> str:
-        """Let the run learn and look in turn, until nothing is better and a share is spent, or there were enough."""
+        """Train and check in turn; return the reason of the result.
+
+        The rounds end if no other weights are better and `SHARE` of a budget is spent, after `LOOKS` checks or `MOVES`
+        changes of the weights, or if the run itself ends.
+        """
         assert self.run is not None
-        run, moves, begun, ended = self.run, 0, dict(self.run.ledger.spent), False
-        held = self._held(run)
+        run, changes, start, ended = self.run, 0, dict(self.run.ledger.spent), False
+        held_out = self._held_out(run)
 
         def watched(progress: Progress) -> bool:
             nonlocal ended
             ended = watch is not None and watch(progress) is False
             return not (ended or any(run.ledger.spent[name] >= share for name, share in until.items()))
 
-        for look in range(1, LOOKS + 1):
-            until = {name: begun[name] + look * part for name, part in self.portion.items()}
-            stopped = run.learn(self.asked.built.policy, watched)
+        for check in range(1, LOOKS + 1):
+            until = {name: start[name] + check * part for name, part in self.portion.items()}
+            stopped = run.learn(self.problem.built.policy, watched)
             if ended:
                 break
-            if run.state.round >= self.asked.settings.max_rounds:
+            if run.state.round >= self.problem.settings.max_rounds:
                 self.tried = []
-                return "as usual: the limit on rounds leaves none for the rows held out"
+                return "as usual: the limit on rounds leaves no round for the held-out rows"
             if not _can_inspect(run) or (self.tried and self.tried[-1].rounds == run.state.round):
                 break
-            better = self._preferred(run, held)
+            better = self._preferred(run, held_out)
             if better is not None:
                 self.weights.update(better)
-                self._go_on(run)
-                moves += 1
-            late = any(run.ledger.spent[n] >= SHARE * x for n, x in self.asked.ledger.budget.items())
-            if stopped != "interrupted" or moves >= MOVES or (better is None and late):
+                self._reweigh(run)
+                changes += 1
+            late = any(run.ledger.spent[n] >= SHARE * x for n, x in self.problem.ledger.budget.items())
+            if stopped != "interrupted" or changes >= MOVES or (better is None and late):
                 break
         if not self.tried:
-            return f"as usual: {'it was stopped before a' if ended else 'the budget pays for no'} look at rows held out"
+            why = "the run was stopped before its first" if ended else "the budget does not pay for a"
+            return f"as usual: {why} check on held-out rows"
         assert isinstance(run.network, InProcess)
         run.network.set_sizes(self.data.sizes)
-        self._go_on(run)
-        return "preferred by rows held out" if moves else "as usual: rows held out prefer nothing else clearly"
+        self._reweigh(run)
+        return "chosen on held-out rows" if changes else "as usual: no other value is clearly better on held-out rows"
 
-    def _go_on(self, run: Run) -> None:
+    def _reweigh(self, run: Run) -> None:
         assert isinstance(run.cloud, Cloud)
         run.reweigh(weighted(run.cloud.relationship, **self.weights))
 
-    def _held(self, run: Run) -> Held:
-        data, order = self.data, self.order[self.held]
+    def _held_out(self, run: Run) -> HeldOutRows:
+        data, order = self.data, self.order[self.mask]
         order = order[:: -(-len(order) // JUDGES)]
         task = data.row_task[order]
         rows = [run.units.scalers[b].transform(data.X[order[task == b]]) for b in range(data.n_tasks)]
@@ -331,57 +369,58 @@ class _FirstRounds:
         together = np.arange(len(by_task)) if data.group is None else data.group[by_task]
         group = np.unique(np.column_stack([data.row_task[by_task], together]), axis=0, return_inverse=True)[1].ravel()
         labels = data.y[by_task], data.targets()[by_task], row_weights(data)[by_task]
-        return Held(rows, *labels, data.row_task[by_task], group)
+        return HeldOutRows(rows, *labels, data.row_task[by_task], group)
 
-    def _preferred(self, run: Run, held: Held) -> dict[str, float] | None:
-        """Weights with which models that follow from the duals at hand are clearly better on the rows held out.
+    def _preferred(self, run: Run, held_out: HeldOutRows) -> dict[str, float] | None:
+        """Return the weights whose models are clearly better on the held-out rows, or None.
 
-        Other λ1, and a relationship that learns, make models longer or shorter, and losses favour long ones as long as
-        duals are unfinished: there errors must agree.
+        The models follow from the current duals. Another λ1, or a relationship that learns, changes the length of the
+        models, and before convergence losses favour long models. In these cases the errors must agree with the losses.
         """
         assert isinstance(run.cloud, Cloud)
         run.review()
-        known, models = run.cloud.relationship, run.certify().models
+        relationship, models = run.cloud.relationship, run.certify().models
         run.certification.charge(run.situation())  # the same messages again, to score the models on held-out rows
-        V, (lambda1, lambda2) = known.apply(models), (self.weights["lambda1"], self.weights["lambda2"])
-        losses, errors = self._judge(run, held, models)
-        self.tried.append(WeightTrial(lambda1, lambda2, held.mean(losses), run.state.round))
-        found: list[tuple[float, float, float]] = []
-        for own, factor in self._factors(known.coupling(len(models)) > 0.0):
-            there = weighted(known, own * lambda1, factor * lambda2)
-            other, wrong = self._judge(run, held, there.solve(V))
-            if held.ahead(losses - other) > CLEAR and (
-                (own == 1.0 and known.learns() is None) or held.ahead(errors - wrong) > CLEAR / 2.0
+        V, (lambda1, lambda2) = relationship.apply(models), (self.weights["lambda1"], self.weights["lambda2"])
+        losses, errors = self._judge(run, held_out, models)
+        self.tried.append(WeightTrial(lambda1, lambda2, held_out.mean(losses), run.state.round))
+        better: list[tuple[float, float, float]] = []
+        for factor1, factor2 in self._factors(relationship.coupling(len(models)) > 0.0):
+            candidate = weighted(relationship, factor1 * lambda1, factor2 * lambda2)
+            new_losses, new_errors = self._judge(run, held_out, candidate.solve(V))
+            if held_out.t_statistic(losses - new_losses) > CLEAR and (
+                (factor1 == 1.0 and relationship.learns() is None)
+                or held_out.t_statistic(errors - new_errors) > CLEAR / 2.0
             ):
-                found.append((held.mean(other), own, factor))
-        if not found:
+                better.append((held_out.mean(new_losses), factor1, factor2))
+        if not better:
             return None
-        _, own, factor = min(found)
-        new = lambda2 if factor == 1.0 else float(np.clip(factor * lambda2, *RANGE))
-        return {"lambda1": own * lambda1, "lambda2": new}
+        _, factor1, factor2 = min(better)
+        new = lambda2 if factor2 == 1.0 else float(np.clip(factor2 * lambda2, *RANGE))
+        return {"lambda1": factor1 * lambda1, "lambda2": new}
 
     def _factors(self, coupled: bool) -> Iterator[tuple[float, float]]:
-        """Of λ1 and λ2, but for those that change nothing."""
+        """Yield the factors of λ1 and λ2 to try, without the pair that changes nothing."""
         factors = FACTORS if coupled else (1.0,)
-        for own in OWN_FACTORS if "lambda1" in self.asked.auto else (1.0,):
-            yield from ((own, factor) for factor in factors if (own, factor) != (1.0, 1.0))
+        for factor1 in OWN_FACTORS if "lambda1" in self.problem.auto else (1.0,):
+            yield from ((factor1, factor2) for factor2 in factors if (factor1, factor2) != (1.0, 1.0))
 
-    def _judge(self, run: Run, held: Held, models: Models) -> tuple[Float64Array, Float64Array]:
-        """Loss and error of every row held out, by the model of its task, as the row weighs."""
-        given = run.units.as_given(models)
-        found = np.concatenate([scores(rows, model) for rows, model in zip(held.rows, given, strict=True)])
+    def _judge(self, run: Run, held_out: HeldOutRows, models: Models) -> tuple[Float64Array, Float64Array]:
+        """Return the weighted loss and error of every held-out row by the model of its task."""
+        rescaled = run.units.as_given(models)
+        row_scores = np.concatenate([scores(rows, model) for rows, model in zip(held_out.rows, rescaled, strict=True)])
         value: Any = np.frompyfunc(run.method.loss.value, 2, 1)
-        losses = value(found, held.targets).astype(np.float64).sum(axis=1)
-        guess = metrics.predict(found, len(self.data.class_names))
-        errors = (guess != held.y) if self.data.class_names else np.square(guess - held.y)
-        return held.weight * losses, held.weight * errors
+        losses = value(row_scores, held_out.targets).astype(np.float64).sum(axis=1)
+        guess = metrics.predict(row_scores, len(self.data.class_names))
+        errors = (guess != held_out.y) if self.data.class_names else np.square(guess - held_out.y)
+        return held_out.weight * losses, held_out.weight * errors
 
     def spent(self) -> dict[str, float]:
-        """What the run had spent when all rows were in."""
+        """Return the amount spent until all rows were in use."""
         return {} if self.run is None or not self.tried else dict(self.run.ledger.spent)
 
     def before(self) -> Before | None:
-        """What the run goes on from, for rows in the order that they are given in."""
+        """Return the state from which the run continues, with rows in their original order."""
         if self.run is None or not self.tried:
             return None
         state = snapshot.take(self.run)

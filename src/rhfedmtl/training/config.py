@@ -206,7 +206,8 @@ class RunConfig:
     ) -> Result:
         """Carry it out, or on from a checkpoint. A ``ledger`` is one that the caller wants to see."""
         if self.options.auto:
-            raise ConfigError(f"{', '.join(self.options.auto)}: choose it first, with selection.weights.settled")
+            names = ", ".join(self.options.auto)
+            raise ConfigError(f"{names}: choose it first, with selection.weights.choose_settings")
         yardstick = is_yardstick(self.algorithm)
         built = build(self.algorithm, self.options, federation.kind)
         ledger = ledger if ledger is not None else Ledger(*self.resources())
