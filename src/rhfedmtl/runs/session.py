@@ -163,7 +163,7 @@ def begin(
     """Read the data, choose what is to be chosen, and make a folder for a new run; within `ready`."""
     federation = _federation(how, config)
     if how.cluster is None or not (config.tune or config.to_choose):
-        chosen = settled(config, federation, how=how, watch=watch)
+        chosen = choose_settings(config, federation, execution=how, watch=watch)
     else:  # where the data is
         with how.cluster.Pool() as pool:
             chosen = pool.submit(_settled, config, how).result()

@@ -1,12 +1,16 @@
-"""Differential privacy of whole terminals: what is planned, released and charged (`docs/privacy_reference.md`).
+"""Differential privacy of terminals: plan a private run, charge it and certify it (`docs/privacy_reference.md`).
 
-Neighbouring data sets differ in one terminal, which sends zeros instead. Under a bound (ε, δ) only two things leave a
-terminal: updates, clipped to C and hidden in the noise of their sum, in R rounds that are fixed beforehand; and one
-certificate at the end. The plan is made from public numbers alone: how many terminals, rows and features there are, and
-what the budget pays.
+`private` plans a run and adds the channel that clips and adds noise. `certificate` computes the certificate at its end.
+The ledger charges the privacy loss μ² as a resource type.
 
-How far a terminal may move its station's model in a round, B/N_b, is what decides: C is that times λ_b n_b, and the
-noise of the model after R rounds has the norm √d R B/(N_b μ), whatever λ_b is.
+The unit of privacy is a terminal with all of its rows: neighbouring data sets differ in a single terminal, which sends
+zeros instead. Under a bound (ε, δ) only two things leave a terminal. The first is an update in each of R rounds,
+clipped to C and hidden in the noise of the sum of updates; R is fixed in advance. The second is a single certificate at
+the end. The plan uses only public numbers: the numbers of terminals, rows and features, and the rounds that the budget
+pays for.
+
+The deciding quantity is the distance B/N_b that a terminal may move its station's model in a round. C is B/N_b times
+λ_b n_b. The noise of the model after R rounds has the norm √d R B/(N_b μ), which does not depend on λ_b.
 """
 
 from __future__ import annotations
@@ -69,7 +73,10 @@ _CERTIFICATE = -1
 
 @dataclass(frozen=True)
 class Privacy:
-    """The bound (ε, δ) on what anybody learns of a terminal; C and R are planned unless they are given."""
+    """The bound (ε, δ) on the information that anyone can learn about a terminal.
+
+    C (``clip``) and R (``rounds``) are planned unless they are set here.
+    """
 
     epsilon: float
     delta: float = 1e-6
@@ -77,7 +84,7 @@ class Privacy:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what bounds nothing."""
+        """Refuse values outside their domain."""
         check(self.epsilon, self.delta)
         for name in ("clip", "rounds"):
             value = getattr(self, name)
@@ -86,40 +93,43 @@ class Privacy:
 
     @classmethod
     def parse(cls, text: str) -> Privacy:
-        """From ``epsilon=1,delta=1e-6``, and where wanted ``clip=0.5`` and ``rounds=8``."""
-        known = [each.name for each in fields(cls)]
-        given: dict[str, float | int] = {}
+        """Read a bound from ``epsilon=1,delta=1e-6``, with ``clip=0.5`` and ``rounds=8`` as options."""
+        names = [entry.name for entry in fields(cls)]
+        values: dict[str, float | int] = {}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name, _, value = part.partition("=")
-            if name not in known:
+            if name not in names:
                 raise ConfigError(
-                    f"unknown {name!r} in --privacy {text}: choose from {', '.join(known)}{nearest(name, known)}"
+                    f"unknown {name!r} in --privacy {text}: choose from {', '.join(names)}{nearest(name, names)}"
                 )
             try:
-                given[name] = int(value) if name == "rounds" else float(value)
+                values[name] = int(value) if name == "rounds" else float(value)
             except ValueError:
                 raise ConfigError(f"--privacy {name} needs a number, got {value!r}") from None
-        if "epsilon" not in given:
-            raise ConfigError(f"--privacy {text!r} bounds nothing: write it as in epsilon=1,delta=1e-6")
-        return cls(**given)  # type: ignore[arg-type]
+        if "epsilon" not in values:
+            raise ConfigError(f"--privacy {text!r} has no epsilon: write it as in epsilon=1,delta=1e-6")
+        return cls(**values)  # type: ignore[arg-type]
 
     @property
     def mu(self) -> float:
-        """All that may be spent, as μ of Gaussian privacy."""
+        """The bound as μ of Gaussian differential privacy: the total privacy loss that may be spent."""
         return mu_of(self.epsilon, self.delta)
 
     def spent(self, squared: float) -> float:
-        """ε at the given δ of what was spent of μ²; the bound itself where it is spent to the last digit."""
-        found = epsilon_of(math.sqrt(squared), self.delta)
-        return min(found, self.epsilon) if squared <= self.mu**2 * (1.0 + 1e-9) else found
+        """Return the ε, at this δ, of a spent μ² (``squared``).
+
+        If μ² exceeds the bound only by rounding, the result is the ε of the bound.
+        """
+        epsilon = epsilon_of(math.sqrt(squared), self.delta)
+        return min(epsilon, self.epsilon) if squared <= self.mu**2 * (1.0 + 1e-9) else epsilon
 
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """What a private run has released by its end, and what its certificate rests on.
+    """The releases of a private run by its end: the inputs of its certificate.
 
-    ``V`` as the cloud has it, noise and all; ``noise`` is the variance Σ η² s² of the noise in each station's U, over
-    the rounds in which it was added. ``seed`` is the address of the noise on the certificate of a simulation, unless
+    ``V`` is the noisy value that the cloud holds. ``noise`` is the variance Σ η² s² of the noise in each station's U,
+    summed over the rounds that added noise. ``seed`` is the address of the certificate's noise in a simulation, unless
     the channel has a secret key.
     """
 
@@ -132,13 +142,30 @@ class Released:
 
 @dataclass(frozen=True)
 class PrivatePlan:
-    """R rounds of H steps, updates clipped to C (``clip``), noise of standard deviation s on the sum (``noise``).
+    """Plan of a private run: R rounds of H steps, updates clipped to C, and noise of standard deviation s on the sum.
 
-    ``predicted_noise`` is b of the certificate: by so much, but for a chance of one in a million, the noise alone may
-    keep the objective from its best. ``enough_terminals`` under each station would lose about a point of accuracy
-    against learning without privacy, and ``buys`` says what those who are there lose, as a share of rows, at this and
-    other ε (`lost_share`). ``spent`` is the amount for all rounds and the certificate. ``notes`` list the assumptions.
-    ``simulation`` is True if the run draws its noise from its seed.
+    Attributes
+    ----------
+    clip, noise
+        C and s.
+    update_price, certificate_price
+        μ² of a round and of the certificate.
+    spent
+        Amount for all rounds and the certificate.
+    predicted_noise
+        b of the certificate: the noise alone keeps the objective at most this far from its best value, except with a
+        probability of 1e-6.
+    enough_terminals
+        With this number of terminals under each station, the run loses about a point of accuracy compared with a run
+        without privacy.
+    buys
+        Estimated loss of the terminals that are present, as a share of rows, at this and other ε (`lost_share`).
+    shadow_price
+        Fall of ln b per unit of μ² (key ``privacy``) and per unit of ε (key ``epsilon``).
+    notes
+        Assumptions and warnings.
+    simulation
+        True if the run draws its noise from its seed.
     """
 
     epsilon: float
@@ -161,11 +188,14 @@ class PrivatePlan:
 
     @property
     def privacy(self) -> Privacy:
-        """The bound."""
+        """The bound of the plan."""
         return Privacy(self.epsilon, self.delta)
 
     def ledger(self, ledger: Ledger) -> Ledger:
-        """The same prices and limits, and μ² beside them; terminals side by side count once, as time does."""
+        """Return an empty ledger with the same prices and limits, and with μ² as a further type.
+
+        Like time, μ² adds up over rounds and not over the terminals of a round.
+        """
         if RESOURCE in ledger.cost or RESOURCE in ledger.budget:
             raise ConfigError(
                 f"{RESOURCE} is limited by --privacy epsilon=…,delta=…: leave it out of prices and budgets"
@@ -179,7 +209,7 @@ class PrivatePlan:
         return replace(self, simulation=True, notes=[*self.notes, SIMULATION])
 
     def statement(self, *, interrupted: bool = False) -> dict[str, Any]:
-        """Return the statement for the model file: words, and the bound on the privacy of a terminal."""
+        """Return the statement for the model file: words, and the privacy bound of a terminal."""
         if self.simulation:
             return {"words": SIMULATION, "private": False}
         words = f"(epsilon, delta) = ({self.epsilon:g}, {self.delta:g}) for all rows of any one terminal"
@@ -188,7 +218,7 @@ class PrivatePlan:
         return {"words": words, "private": True, "epsilon": self.epsilon, "delta": self.delta, "mu": self.privacy.mu}
 
     def applied(self, built: Algorithm, station_rounds: int = 1) -> Algorithm:
-        """The algorithm through a channel that clips and adds noise, with the work of the plan."""
+        """Return the algorithm with a channel that clips and adds noise, and with the steps and rounds of the plan."""
         method = built.method.hidden(with_noise(built.method.channel, self.clip, self.noise))
         policy = Fixed(self.local_steps, station_rounds, -(-self.rounds // station_rounds))
         return built._replace(method=method, policy=policy)
@@ -197,10 +227,10 @@ class PrivatePlan:
 def private(
     name: str, options: Options, federation: Federation, ledger: Ledger, privacy: Privacy
 ) -> tuple[Algorithm, PrivatePlan]:
-    """An algorithm made private, and its plan, for the sizes of a federation and what a budget pays."""
+    """Return a private version of an algorithm, and its plan for the sizes of a federation and a budget."""
     built = build(name, options, federation.kind)
     if federation.sample_weight is not None:
-        raise ConfigError("row weights are not public, and privacy counts rows as one each: leave the weights out")
+        raise ConfigError("row weights are not public, and privacy gives each row the weight 1: leave the weights out")
     data = built.regroup(federation)
     columns = len(data.class_names) if data.kind == "classes" else 1
     start = _situation(data, built.method, ledger, columns)
@@ -210,25 +240,25 @@ def private(
 def planned(
     name: str, options: Options, kind: str, start: Situation, privacy: Privacy, shape: tuple[int, int]
 ) -> tuple[Algorithm, PrivatePlan]:
-    """The same, for what a network knows of itself."""
-    options, found = design(name, options, kind, start, privacy, shape)
-    return found.applied(build(name, options, kind), options.station_rounds or 1), found
+    """Return a private version of an algorithm, and its plan for a situation: a network has no federation."""
+    options, plan = design(name, options, kind, start, privacy, shape)
+    return plan.applied(build(name, options, kind), options.station_rounds or 1), plan
 
 
 def design(
     name: str, options: Options, kind: str, start: Situation, privacy: Privacy, shape: tuple[int, int]
 ) -> tuple[Options, PrivatePlan]:
-    """R, H, C, s, and λ1 and λ2 unless they were given, chosen together from public numbers."""
+    """Choose R, H, C, s, and λ1 and λ2 unless the user set them, together and only from public numbers."""
     built = build(name, options, kind)
     check_loss(built.method.loss)
     numbers, notes = shape[0] * shape[1], []
-    if not start.bytes.update:  # a plan from sizes alone, of which the width is none
+    if not start.bytes.update:  # the plan knows only sizes, and not the number of features
         numbers, notes = shape[0] * (ASSUMED_FEATURES + 1), [f"{ASSUMED_FEATURES} features assumed: give --features"]
     share = CERTIFICATE_SHARE if isinstance(built.method, DualMethod) else 0.0
     mu = privacy.mu * math.sqrt(1.0 - share)
     terminals, rows = float(start.members.min()), float(start.samples.sum() / start.members.sum())
-    hidden = built.method.channel.summed
-    strength = _strength(terminals, mu, numbers, hidden)
+    group = built.method.channel.summed
+    strength = _strength(terminals, mu, numbers, group)
     travel, rounds = _travel(strength)
     if privacy.rounds is not None or options.cloud_rounds is not None:
         rounds = privacy.rounds or (options.cloud_rounds or 1) * (options.station_rounds or 1)
@@ -239,30 +269,30 @@ def design(
     method = build(name, options, kind).method
     predicted = None
     if isinstance(method, DualMethod):
-        deviation = np.full(len(start.samples), _excess(terminals, hidden) * clip * rounds / mu)
+        deviation = np.full(len(start.samples), _excess(terminals, group) * clip * rounds / mu)
         predicted = noise_bound(method.relationship, deviation, start.samples, numbers)
     total, certificate = privacy.mu**2, privacy.mu**2 * share
-    of_columns = rows, numbers // shape[0], max(shape[0], 2)
+    sizes = rows, numbers // shape[0], max(shape[0], 2)
     lost = {
-        epsilon: lost_share(strength * mu_of(epsilon, privacy.delta) / privacy.mu, terminals, *of_columns)
+        epsilon: lost_share(strength * mu_of(epsilon, privacy.delta) / privacy.mu, terminals, *sizes)
         for epsilon in (factor * privacy.epsilon for factor in (0.5, 1.0, 2.0, 4.0))
     }
-    enough = 1 + bisect_left(
+    required = 1 + bisect_left(
         range(1, MANY),
         True,
-        key=lambda n: lost_share(_strength(n, mu, numbers, hidden), n, *of_columns) <= POINT,
+        key=lambda n: lost_share(_strength(n, mu, numbers, group), n, *sizes) <= POINT,
     )
-    if terminals < enough:
+    if terminals < required:
         notes.append(
-            f"{terminals:.0f} terminals under a station are few for epsilon={privacy.epsilon:g}: about {enough:,} "
+            f"{terminals:.0f} terminals under a station are few for epsilon={privacy.epsilon:g}: about {required:,} "
             "would lose a point of accuracy, fewer lose more"
         )
     if shape[0] > 2:
-        notes.append("what is lost is estimated for two classes: with more, up to five points more are")
+        notes.append("the loss is estimated for two classes: more classes may lose up to five points more")
     if privacy.delta * start.members.sum() >= 1.0:
         notes.append(
-            f"delta={privacy.delta:g} is too large for {int(start.members.sum()):,} terminals: it lets one of them be "
-            "told outright; take far less than one in their number, as delta=1e-6"
+            f"delta={privacy.delta:g} is too large for {int(start.members.sum()):,} terminals: it allows to reveal one "
+            "of them completely; take a delta far below 1 divided by their number, such as delta=1e-6"
         )
     return options, PrivatePlan(
         privacy.epsilon,
@@ -277,47 +307,53 @@ def design(
         certificate,
         {RESOURCE: price * rounds + certificate, "epsilon": privacy.spent(price * rounds + certificate)},
         predicted if start.bytes.update else None,
-        enough,
+        required,
         [{"epsilon": epsilon, "lost": min(share, 0.5)} for epsilon, share in lost.items()],
         {RESOURCE: 1.0 / total, "epsilon": _shadow_price(privacy)},
         notes,
     )
 
 
-def _excess(terminals: float, hidden: int) -> float:
-    """Noise by what is needed, where each of the terminals brings a part of which few would do."""
-    return math.sqrt(terminals / hidden) if hidden else 1.0
+def _excess(terminals: float, group: int) -> float:
+    """Return the ratio of the actual noise to the required noise.
+
+    With masked sums each terminal adds a part of the noise. The parts of ``group`` terminals suffice, but all
+    ``terminals`` add theirs.
+    """
+    return math.sqrt(terminals / group) if group else 1.0
 
 
-def _strength(terminals: float, mu: float, numbers: int, hidden: int) -> float:
-    """N_b μ/√d: how far models are moved, by the norm of the noise in them."""
-    return terminals * mu / (math.sqrt(numbers) * _excess(terminals, hidden))
+def _strength(terminals: float, mu: float, numbers: int, group: int) -> float:
+    """Return N_b μ/√d, divided by `_excess`: the distance that models are moved, per norm of the noise in them."""
+    return terminals * mu / (math.sqrt(numbers) * _excess(terminals, group))
 
 
 def lost_share(strength: float, terminals: float, rows: float, features: int, classes: int) -> float:
-    """Share of test rows that private models get wrong and others of the same rows would not, about.
+    """Estimate the share of test rows that private models classify wrong beyond the errors of models without privacy.
 
-    Models of n rows are about θ = 0.9 √(d/n) from the best, as an angle. Noise turns them by r = atan 1/(strength c) at
-    a right angle to that, where c is the cosine of one terminal's update to the sum of all: c² = q/(1 + q) with
-    q = 2m/(πd) for m rows. Clipping costs another 0.7 θ(1 − c). A turn takes its π-th part of rows across where there
-    are two classes; of more, as many more as have their two highest scores close to each other.
+    A model of n rows deviates from the best model by an angle of about θ = 0.9 √(d/n). Noise turns the model by
+    r = atan 1/(strength c), at a right angle to this deviation. Here c is the cosine between the update of a terminal
+    and the sum of all updates: c² = q/(1 + q) with q = 2m/(πd) for m rows of a terminal. Clipping adds 0.7 θ(1 − c).
+    With two classes, a turn by an angle moves the share angle/π of the rows across the boundary. With more classes, the
+    share grows with the number of rows whose two highest scores are close to each other.
 
-    0.9 and 0.7 were fitted on synthetic federations, on which all of it was held against runs
+    0.9 and 0.7 were fitted on synthetic federations, on which the estimate was compared with runs
     (`benchmarks/results/privacy.md`).
     """
     q = 2.0 * rows / (math.pi * features)
     aligned = math.sqrt(q / (1.0 + q))
     start = 0.9 * math.sqrt(features / (rows * terminals))
     turned = math.hypot(start, math.atan(1.0 / (strength * aligned))) - start + 0.7 * start * (1.0 - aligned)
-    at, weight = np.polynomial.hermite.hermgauss(20)  # scores in which the highest two are equal: N(0, 1/2)
-    close = classes * (classes - 1) / 2.0 * float(weight @ ndtr(at) ** (classes - 2)) / math.sqrt(math.pi)
+    score, weight = np.polynomial.hermite.hermgauss(20)  # value of the highest two scores if they are equal: N(0, 1/2)
+    close = classes * (classes - 1) / 2.0 * float(weight @ ndtr(score) ** (classes - 2)) / math.sqrt(math.pi)
     return close * turned / math.pi
 
 
 def _travel(strength: float) -> tuple[float, int]:
-    """How far a model may be moved in all, R B, and in how many rounds, for √d/(N_b μ) of noise by unit moved.
+    """Return the total distance that a model may be moved, R B, and the number of rounds R.
 
-    Fitted on synthetic federations: more rounds where the noise leaves room for them.
+    Both depend on the noise per unit of distance, √d/(N_b μ) = 1/``strength``. The function was fitted on synthetic
+    federations: weaker noise permits more rounds.
     """
     travel = float(np.clip(3.5 * strength**0.3, 12.0, 20.0))
     return travel, round(2.0 * travel)
@@ -326,10 +362,11 @@ def _travel(strength: float) -> tuple[float, int]:
 def _weights(
     method: Method, options: Options, kind: str, start: Situation, rows: float, noise: float
 ) -> tuple[Options, float]:
-    """λ1 with which few rounds suffice, λ2 as the noise alone asks for; and what one row's step moves in U.
+    """Return options with λ1 for few rounds and λ2 for this noise, and the distance that a row's step moves U.
 
-    λ_b n_b/σ′ of about a sixth lets a terminal's rows settle in the rounds that there are: more hinders the models, and
-    less is not reached. Tasks are drawn to each other as much as noise of this square norm hides their differences.
+    With λ_b n_b/σ′ of about a sixth, the rows of a terminal converge within the available rounds. A larger value
+    impairs the models, and the optimum of a smaller value is not reached. λ2 couples the tasks as strongly as noise of
+    this squared norm hides their differences.
     """
     if not isinstance(method, DualMethod):
         return options, 1.0
@@ -337,39 +374,42 @@ def _weights(
         options = options.changed(lambda1=float(np.clip(0.5 / rows, 1e-3, 0.1)) / 3.0)
     if options.lambda2 == DEFAULTS["lambda2"]:
         options = options.changed(lambda2=float(options.weight("lambda1") * np.clip(noise, 1e-6, 1e3)))
-    nothing = np.zeros((len(start.samples), 1, 1))
-    return options, float(options.method(kind).relationship.anchors(nothing, nothing, start.samples).lam.min())
+    zeros = np.zeros((len(start.samples), 1, 1))
+    return options, float(options.method(kind).relationship.anchors(zeros, zeros, start.samples).lam.min())
 
 
 def _affordable(start: Situation, steps: int, rounds: int) -> tuple[int, int]:
-    """H and R within the budget: fewer rounds rather than less than half of the steps in each."""
-    room, cloud = start.ledger.remaining, event_totals(start.prices, start.cloud_event())
+    """Return H and R within the budget; reduce the rounds before a round gets less than half of its steps."""
+    remaining, cloud = start.ledger.remaining, event_totals(start.prices, start.cloud_event())
     while True:
-        each = {name: limit / rounds - cloud[name] for name, limit in room.items()}
-        paid = steps_affordable(start.prices, start.round_event(1), each, steps)
-        if paid >= max(1, steps // 2) or rounds == 1:
+        per_round = {name: limit / rounds - cloud[name] for name, limit in remaining.items()}
+        affordable = steps_affordable(start.prices, start.round_event(1), per_round, steps)
+        if affordable >= max(1, steps // 2) or rounds == 1:
             break
-        least = event_totals(start.prices, start.cloud_event(), start.round_event(max(1, steps // 2)))
-        rounds = max(1, min(rounds - 1, times_affordable(least, room, rounds)))
-    return max(paid, 1), rounds
+        smallest = event_totals(start.prices, start.cloud_event(), start.round_event(max(1, steps // 2)))
+        rounds = max(1, min(rounds - 1, times_affordable(smallest, remaining, rounds)))
+    return max(affordable, 1), rounds
 
 
 def noise_bound(
     relationship: Relationship, deviation: npt.NDArray[np.float64], n: npt.NDArray[np.float64], numbers: int
 ) -> float:
-    """b = (1/2N) tr(Ξ̄ G Ξ̄ᵀ) is at most this, but for half of `CHANCE`, where U_b has noise of these deviations."""
+    """Return an upper bound on b = (1/2N) tr(Ξ̄ G Ξ̄ᵀ) that fails with a probability of at most half of `CHANCE`.
+
+    ``deviation`` is the standard deviation of the noise in each U_b.
+    """
     root = deviation / n
     return noise_energy(root[:, None] * relationship.dense(len(n)).G * root, numbers, CHANCE / 2) / (2.0 * len(n))
 
 
 def _shadow_price(privacy: Privacy) -> float:
-    """Fall of ln b by unit of ε, as a slope over ±10 %: b is proportional to 1/μ²."""
+    """Return the fall of ln b per unit of ε, as a slope over ±10 %; b is proportional to 1/μ²."""
     more, less = (mu_of(privacy.epsilon * factor, privacy.delta) for factor in (1.1, 0.9))
     return 2.0 * math.log(more / less) / (0.2 * privacy.epsilon)
 
 
 def _situation(data: Federation, method: Method, ledger: Ledger, columns: int) -> Situation:
-    """What a plan may know of a federation: sizes, prices, limits."""
+    """Return the situation that a plan may use: only sizes, prices and limits of a federation."""
     shape = method.rows(columns), data.n_features + method.intercept
     sizes = message_sizes(shape, method.shared_rows(columns), method.profile_length, method.channel)
     layout = Placement(data.terminal_task.astype(np.int64), data.n_tasks)
@@ -377,20 +417,21 @@ def _situation(data: Federation, method: Method, ledger: Ledger, columns: int) -
 
 
 def check_loss(loss: Loss) -> None:
-    """Refuse a loss of which one row can make any sum: no noise would hide it in a certificate."""
+    """Refuse a loss whose sum a single row can change without bound: no noise would hide the row in a certificate."""
     if not isinstance(loss, BOUNDED):
         raise ConfigError(
-            f"loss {type(loss).__name__} grows without bound, and so does what one terminal tells: take --loss "
-            "smoothed-hinge, hinge or logistic, with classes as labels"
+            f"loss {type(loss).__name__} grows without bound, and so does the possible contribution of a terminal: "
+            "take --loss smoothed-hinge, hinge or logistic, with classes as labels"
         )
 
 
 def certificate(plan: PrivatePlan, released: Released, network: Network) -> NoisedCertificate:
-    """The one certificate of a private run: e + (√a + √b)² at W = Ṽ G, where a = 0; e is hidden in noise of its own.
+    """Return the only certificate of a private run: e + (√a + √b)² at W = Ṽ G, where a = 0.
 
-    e = (1/N) Σ_b (1/n_b) Σ_i [L(z_i) + L*(−α_i) + α_i z_i] needs no Ξ. Each station's sum is hidden by itself, as one
-    terminal is in one of them; of b the law of Ξ is public, and so is how many rows a terminal has. What rounding keeps
-    back counts as a part of Ξ.
+    e = (1/N) Σ_b (1/n_b) Σ_i [L(z_i) + L*(−α_i) + α_i z_i] does not depend on Ξ, and is released with noise of its own.
+    Each station's sum gets separate noise, because a terminal contributes to the sum of a single station. The bound on
+    b uses the distribution of Ξ, which is public, as are the numbers of rows of the terminals. The residual of rounding
+    counts as a part of Ξ.
     """
     models, method = released.relationship.solve(released.V), released.method
     largest = np.zeros(len(models))
@@ -398,30 +439,33 @@ def certificate(plan: PrivatePlan, released: Released, network: Network) -> Nois
     radius = Scaler(unit=True).radius(models.shape[2], intercept=method.intercept)
     tau = np.array([largest_terms(method.loss, model, radius) for model in models])
     deviation = largest * tau / math.sqrt(plan.certificate_price)
-    told = _noised_terms(network, models, deviation, released)
-    n, members = told.n_samples, np.bincount(network.station[network.station >= 0], minlength=len(models))
+    noised = _noised_terms(network, models, deviation, released)
+    n, members = noised.n_samples, np.bincount(network.station[network.station >= 0], minlength=len(models))
     spread = deviation * np.sqrt(method.channel.noise_variance(members.astype(np.float64))) / plan.noise
     s = float(np.linalg.norm(spread / n)) / len(n)
-    e = float(np.mean(told.terms / n)) + s * float(ndtri(1.0 - CHANCE / 2))
+    e = float(np.mean(noised.terms / n)) + s * float(ndtri(1.0 - CHANCE / 2))
     b = noise_bound(released.relationship, np.sqrt(released.noise), n, models[0].size)
     if isinstance(method.channel, NoisedSums):
-        kept = members * method.channel.rounding(models[0].size) / n
+        residual = members * method.channel.rounding(models[0].size) / n
         G = released.relationship.dense(len(n)).G
-        b = (math.sqrt(b) + math.sqrt(float(np.linalg.eigvalsh(G)[-1] * (kept @ kept)) / (2.0 * len(n)))) ** 2
+        b = (math.sqrt(b) + math.sqrt(float(np.linalg.eigvalsh(G)[-1] * (residual @ residual)) / (2.0 * len(n)))) ** 2
     zero = method.loss.value(0.0, 1.0) * models.shape[1]
-    return NoisedCertificate.made(told.round, models, max(e, 0.0) + b, 1.0 - CHANCE, zero)
+    return NoisedCertificate.made(noised.round, models, max(e, 0.0) + b, 1.0 - CHANCE, zero)
 
 
 def _noised_terms(
     network: Network, models: npt.NDArray[np.float64], deviation: npt.NDArray[np.float64], released: Released
 ) -> NoisedTerms:
-    """Σ_i [L(z_i) + L*(−α_i) + α_i z_i] of every station, in noise: its own, or what a simulation draws for it."""
+    """Return Σ_i [L(z_i) + L*(−α_i) + α_i z_i] of every station, with noise.
+
+    A network that implements `TellsNoised` adds the noise itself. In a simulation this function draws the noise.
+    """
     if isinstance(network, TellsNoised):
         return network.noised_terms(models, deviation)
     assert isinstance(network, ShareSums)
-    sums = [told for told in network.sums(Points(models[None], np.ones((1, 1)))) if told is not None]
-    n = np.array([float(max(told.n_samples, 1)) for told in sums])
-    terms = np.array([told.losses[0] for told in sums]) - dual_sums(np.array([told.dual for told in sums]))
+    sums = [entry for entry in network.sums(Points(models[None], np.ones((1, 1)))) if entry is not None]
+    n = np.array([float(max(entry.n_samples, 1)) for entry in sums])
+    terms = np.array([entry.losses[0] for entry in sums]) - dual_sums(np.array([entry.dual for entry in sums]))
     terms = terms + np.einsum("bcd,bcd->b", models, network.station_shares())
     key = getattr(released.method.channel, "key", None)
     if key is None:
