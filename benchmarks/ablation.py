@@ -65,7 +65,7 @@ from rhfedmtl.roles import cloud
 from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.weights import WeightProblem, within_budget
 from rhfedmtl.training import certifying, run
-from rhfedmtl.training.config import usual_scale
+from rhfedmtl.training.config import default_scale
 from rhfedmtl.training.run import Run, Settings, mean
 
 PASSES = (2, 5, 15, 50)
@@ -290,7 +290,7 @@ def learn(setup: Problem, federation: Federation, cell: dict[str, Any], without:
     ledger = Ledger(cost, {name: one * paid})
     built = Algorithm(options(setup, group, federation, without).method(federation.kind), Measured())
     settings = Settings(
-        seed=cell["seed"], scale=usual_scale(federation.kind, private=False), execution=Execution(threads=1)
+        seed=cell["seed"], scale=default_scale(federation.kind, private=False), execution=Execution(threads=1)
     )
     ascent = values(run, solvers=lambda method: (quasi_newton.ASCENT,))
     with (
@@ -329,7 +329,7 @@ def best(name: str, seed: int, group: str) -> float | None:
         federation = one_terminal_per_task(federation)
     settings = Settings(
         seed=seed,
-        scale=usual_scale(federation.kind, private=False),
+        scale=default_scale(federation.kind, private=False),
         target_relative_gap=SOLVED,
         max_rounds=3000,
         execution=Execution(threads=1),

@@ -35,7 +35,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.selection.regularisation import LEVEL, PATH2, TRIM, choose, trimmed_error
-from rhfedmtl.training.config import usual_scale
+from rhfedmtl.training.config import default_scale
 from rhfedmtl.training.run import Settings
 
 SHARES = (0.0, TRIM / 2.0, TRIM, 2.0 * TRIM)
@@ -120,7 +120,7 @@ def measure(problem: Problem, seed: int) -> dict[str, Any]:
     """Run the path once, and learn with each λ2 that a rule takes."""
     federation = problem.make(seed)
     method = build("rhfedmtl", Options(), federation.kind).method
-    settings = Settings(seed=seed, scale=usual_scale(federation.kind, private=False))
+    settings = Settings(seed=seed, scale=default_scale(federation.kind, private=False))
     path = choose(federation, method, lambda1=(1e-3,), settings=settings)
     trials = sorted({t.lambda2: t for t in path.trials}.values(), key=lambda t: -t.lambda2)
     lambda2 = np.array([t.lambda2 for t in trials])

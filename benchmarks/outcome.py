@@ -38,7 +38,7 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.registry import LAMBDA2, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.config import usual_scale
+from rhfedmtl.training.config import default_scale
 from rhfedmtl.training.run import Result, Settings, mean, train
 
 RESULTS = Path(__file__).parent / "results"
@@ -76,7 +76,7 @@ def learn(
 ) -> Result:
     """A run of the default policy."""
     ledger = Ledger(prices or PRICES, {"energy": budget}) if budget else Ledger({})
-    scale = {"scale": usual_scale(federation.kind, private=False)}
+    scale = {"scale": default_scale(federation.kind, private=False)}
     method = Options.of(**options).method(federation.kind)
     return train(federation, method, POLICIES["measured"](), Settings(seed=seed, **scale, **settings), ledger=ledger)
 

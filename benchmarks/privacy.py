@@ -241,13 +241,13 @@ def release(pool: Any, seeds: int, *, small: bool, tasks: int) -> None:
 def dropped(job: Job) -> tuple[float, float]:
     """Accuracy and gap of masked training where updates get lost; ``free`` takes whoever answered, in no groups."""
     request, budget, least, lost, free, seed = job
-    options, grouped = Options.of(channel="masked", least_summed=least), schedule.whole_groups
+    options, grouped = Options.of(channel="masked", least_summed=least), schedule.complete_groups
     config = RunConfig("rhfedmtl", request, options, budget=(budget,), seed=seed, faults=f"dropout={lost}")
-    schedule.whole_groups = (lambda arrives, *_: arrives) if free else grouped
+    schedule.complete_groups = (lambda arrives, *_: arrives) if free else grouped
     try:
         result = config.run(config.federation(), execution=ONE)
     finally:
-        schedule.whole_groups = grouped
+        schedule.complete_groups = grouped
     return mean(result.metrics["accuracy"]), result.certificate.gap
 
 

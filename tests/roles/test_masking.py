@@ -43,7 +43,7 @@ from rhfedmtl.roles.secure.masking import (
 from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.summed import words_of
 from rhfedmtl.roles.terminal import Terminal
-from rhfedmtl.training.faults import whole_groups
+from rhfedmtl.training.faults import complete_groups
 
 LENGTH = 40
 Words = masks.Words
@@ -646,7 +646,7 @@ def test_a_round_under_masks_is_the_round_that_engines_simulate(late: int) -> No
         updates = {o.terminal: terminals[o.terminal].work(o) for o in station.open_round(number, dict.fromkeys(ids, 5))}
         world.words = {t: words_of(update, channel) for t, update in updates.items() if update is not None}
         found = world.sum(late=ids[:late], content=b"order of round %d" % number)
-        arrive = whole_groups(np.arange(9) >= late, np.zeros(9, dtype=np.int64), 3)
+        arrive = complete_groups(np.arange(9) >= late, np.zeros(9, dtype=np.int64), 3)
         for update in [updates[t] for t, arrives in zip(ids, arrive, strict=True) if arrives]:
             assert update is not None
             station.receive(update)

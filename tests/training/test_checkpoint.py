@@ -23,7 +23,7 @@ from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, federation
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.packing import Loose, Packer, Unpacker
+from rhfedmtl.training.packing import BestEffort, Packer, Unpacker
 from rhfedmtl.training.run import Progress, Result, Settings, train
 
 
@@ -199,14 +199,14 @@ def test_nothing_but_records_of_this_package_is_written_or_made() -> None:
         Packer().pack(Path("x"))
     with pytest.raises(ConfigError, match="cannot be written"):
         Packer().pack(Ledger({}))
-    assert Packer().pack(Loose({"good": 1, "bad": Path("x")})) == {"dict": [["good", 1]]}
+    assert Packer().pack(BestEffort({"good": 1, "bad": Path("x")})) == {"dict": [["good", 1]]}
     for name in (
         "os:system",
         "rhfedmtl.cli.main:main",
         "rhfedmtl.resources.ledger:Ledger",
         "rhfedmtl.cli.main:typer.Exit",
     ):
-        with pytest.raises(DataError, match="no record of this version"):
+        with pytest.raises(DataError, match="not a record of this version"):
             Unpacker([], [(name, {})]).unpack({"object": 0})
 
 

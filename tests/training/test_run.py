@@ -228,7 +228,7 @@ def test_faults_that_make_no_sense_are_refused(faults: dict[str, float]) -> None
 def test_stretches_of_faults_leave_room_between_them() -> None:
     """A share that stretches of that length cannot make up is refused, with the length that can; then it is kept."""
     with pytest.raises(
-        ConfigError, match=r"station_away=0\.8 in stretches of 3 rounds .* station_away_length=4 or more"
+        ConfigError, match=r"station_away=0\.8 is impossible in stretches of 3 rounds .* station_away_length=4 or more"
     ):
         Faults(station_away=0.8)
     faults = Faults(dropout=0.6, dropout_length=2.0, station_away=0.8, station_away_length=5.0, seed=1)

@@ -22,7 +22,7 @@ from rhfedmtl.policies.base import Policy
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.weights import OpenWeights
-from rhfedmtl.training.config import MAX_ROUNDS, RunConfig, usual_scale
+from rhfedmtl.training.config import MAX_ROUNDS, RunConfig, default_scale
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.privacy import Privacy
 from rhfedmtl.training.run import Settings
@@ -107,7 +107,7 @@ class PlanRequest:
         return OpenWeights.of(RunConfig(options=self.options, faults=self.faults))
 
     def _settings(self, kind: str) -> Settings:
-        scale = self.scale or usual_scale(kind, private=bool(self.privacy))
+        scale = self.scale or default_scale(kind, private=bool(self.privacy))
         return Settings(scale=scale, seed=self.seed, max_rounds=MAX_ROUNDS)
 
     def _federations(self, count: int) -> list[Federation]:

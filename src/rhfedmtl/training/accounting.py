@@ -1,7 +1,7 @@
-"""How a run pays: prices to plan by, the worst case set aside before a round, and what is charged after it.
+"""Charge a run: prices to plan by, the reservation before a round, and the charges after it.
 
-`DeclaredAccounting` charges by declared prices what the events say happened. A deployment measures instead: it has an
-accounting of its own, and the same run.
+A run calls its `Accounting` and never charges the ledger itself. `DeclaredAccounting` prices events by declared prices,
+for simulations. A deployment implements the same protocol with measured prices (`deploy.cloud.measured_run`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rhfedmtl.resources.ledger import Ledger
 
 
 class Accounting(Protocol):
-    """What a run asks of whoever keeps its ledger."""
+    """Interface between a run and its ledger."""
 
     ledger: Ledger
 
@@ -23,62 +23,62 @@ class Accounting(Protocol):
         """Prices to plan by."""
 
     def worst(self, *events: Event) -> dict[str, float]:
-        """The most that events can take, per type: what must be left, and is set aside, before they begin."""
+        """Return the worst-case cost of events per type, which must be affordable and is reserved before they start."""
 
     def update_prices(self) -> bool:
-        """Bring them up to date before a plan is made; whether they changed."""
+        """Update the prices before a plan; return True if they changed."""
 
     def charge(self, event: Event) -> None:
-        """Charge what happened, with nothing set aside for it."""
+        """Charge an event without a reservation."""
 
     def reserve(self, worst: dict[str, float]) -> int:
-        """Set aside the worst case of a round that is about to begin."""
+        """Reserve the worst case of a round before it starts; return the number of the reservation."""
 
     def settle(self, reservation: int, event: RoundEvent) -> None:
-        """Charge the round as it was in the place of what was set aside."""
+        """Replace a reservation by the charges of the actual round."""
 
     def close(self, number: int, layout: Placement) -> None:
-        """Charge what is left over, at the end and before the first plan is made."""
+        """Charge outstanding amounts, before the first plan and at the end."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold besides the events."""
+        """Return the state that a checkpoint must hold in addition to the events."""
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint, with an empty ledger."""
+        """Continue from a checkpoint, with an empty ledger."""
 
 
 class DeclaredAccounting:
-    """Declared prices: an event says all that there is to charge."""
+    """Accounting by declared prices: the events determine all charges."""
 
     def __init__(self, ledger: Ledger, planning_prices: Cost | None = None) -> None:
         self.ledger = ledger
         self.planning_prices = ledger.cost if planning_prices is None else planning_prices
 
     def worst(self, *events: Event) -> dict[str, float]:
-        """By the prices of a plan."""
+        """Return the cost of the events by the planning prices."""
         return event_totals(self.planning_prices, *events)
 
     def update_prices(self) -> bool:
-        """Declared prices stay as they are."""
+        """Return False, because declared prices never change."""
         return False
 
     def charge(self, event: Event) -> None:
-        """By its prices."""
+        """Charge the event by the declared prices."""
         self.ledger.charge(event)
 
     def reserve(self, worst: dict[str, float]) -> int:
-        """In the ledger."""
+        """Reserve the amounts in the ledger."""
         return self.ledger.reserve(worst)
 
     def settle(self, reservation: int, event: RoundEvent) -> None:
-        """By its prices."""
+        """Replace the reservation by the charges of the round."""
         self.ledger.settle(reservation, event)
 
     def close(self, number: int, layout: Placement) -> None:
-        """Nothing is left over: every event is charged when it happens."""
+        """Do nothing, because every event is charged when it takes place."""
 
     def state(self) -> dict[str, Any]:
-        """Nothing: what was charged follows from the events."""
+        """Return an empty state, because the charges follow from the events."""
         return {}
 
     def resume(self, state: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from rhfedmtl.engines.network import Later
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.files import PRIVATE, draft_of, replacing
 from rhfedmtl.training import snapshot
-from rhfedmtl.training.packing import Array, Known, Packer, Unpacker
+from rhfedmtl.training.packing import Array, External, Packer, Unpacker
 
 if TYPE_CHECKING:
     from rhfedmtl.training.run import Run
@@ -76,9 +76,9 @@ class Checkpoint:
         self._table, self._arrays = table, arrays
         self.notes: dict[str, Any] = self._unpacked("notes", {})
 
-    def state(self, known: Known) -> dict[str, Any]:
+    def state(self, external: External) -> dict[str, Any]:
         """The state, with the objects that were left out of it."""
-        state: dict[str, Any] = self._unpacked("state", known)
+        state: dict[str, Any] = self._unpacked("state", external)
         return state
 
     @property
@@ -87,18 +87,18 @@ class Checkpoint:
         key: str | None = self.notes.get(NOISE_KEY)
         return None if key is None else bytes.fromhex(key)
 
-    def _unpacked(self, part: str, known: Known) -> Any:
+    def _unpacked(self, part: str, external: External) -> Any:
         try:
-            return Unpacker(self._arrays, self._table["objects"], known).unpack(self._table[part])
+            return Unpacker(self._arrays, self._table["objects"], external).unpack(self._table[part])
         except (KeyError, IndexError, TypeError, ValueError, ImportError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{self.path} does not fit this version ({error!r}): start the run anew") from error
 
 
-def write(path: Path, notes: Mapping[str, Any], state: Mapping[str, Any], known: Known | None = None) -> None:
-    """Write notes and state; what is ``known`` is left out."""
-    packer = Packer(known)
+def write(path: Path, notes: Mapping[str, Any], state: Mapping[str, Any], external: External | None = None) -> None:
+    """Write notes and state; objects in ``external`` are not written."""
+    packer = Packer(external)
     table = {"format": FORMAT, "notes": packer.pack(notes), "state": packer.pack(state), "objects": packer.objects}
     try:
         with replacing(path, force=True, mode=PRIVATE, alone=True) as file:

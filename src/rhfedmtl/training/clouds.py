@@ -1,4 +1,4 @@
-"""What a method asks of the cloud, and what of its regularisation policies may know."""
+"""Derive from a method the cloud, the solvers, and the regularisation that policies use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rhfedmtl.roles.cloud import Cloud
 
 
 def make_cloud(method: Method, samples: npt.NDArray[np.int64], shape: tuple[int, int]) -> Cloud | AveragingCloud:
-    """The cloud of a method, for stations with so many samples."""
+    """Return the cloud of a method; ``samples`` are the samples of every station."""
     n_tasks = len(samples)
     if isinstance(method, DualMethod):
         rows = samples.astype(np.float64)
         return Cloud(method.relationship, n_tasks, shape, method.channel, samples=rows, steers=method.adapts)
     if isinstance(method, SgdMethod):
         return AveragingCloud(method.initial(*shape), n_tasks, method.server(), method.channel)
-    raise ConfigError(f"no cloud knows what to do with {type(method).__name__}")
+    raise ConfigError(f"no cloud supports the method {type(method).__name__}")
 
 
 def solvers(method: Method) -> tuple[Solver, ...]:
@@ -38,9 +38,9 @@ def solvers(method: Method) -> tuple[Solver, ...]:
 
 
 def regularisation(method: Method, n_tasks: int) -> tuple[float, float]:
-    """λ of theory, and the coupling of the tasks, for policies."""
+    """Return the λ of theory and the coupling of the tasks, for policies."""
     if not isinstance(method, DualMethod):
         return float(getattr(method, "lambda1", 0.0)), 0.0
-    nothing = np.zeros((n_tasks, 1, 1))
-    lam = float(method.relationship.anchors(nothing, nothing).lam.min())
+    zeros = np.zeros((n_tasks, 1, 1))
+    lam = float(method.relationship.anchors(zeros, zeros).lam.min())
     return lam, method.relationship.coupling(n_tasks)

@@ -1,4 +1,8 @@
-"""One run in plain values: all that decides its numbers, and how to carry it out."""
+"""Describe a run by plain values (`RunConfig`), check it, and train it.
+
+The command line, sweeps and studies build a `RunConfig`, store it and rebuild the run from it. Its fields determine all
+numbers of the run. The config never holds data or open resources.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +50,23 @@ OMITTED = ("privacy", "free_evaluation", "noise_from_seed")
 class RunConfig:
     """Data, algorithm, prices, budget, faults and seed of one run.
 
-    ``scale`` is that of `Settings`, by the kind of labels where it is None. ``target_gap`` 0 means none. ``tune``
-    names the metric by which the algorithm's settings are chosen before the run ("auto": by the labels), if any.
-    ``privacy`` is the bound on what is learned of a terminal, as in ``epsilon=1,delta=1e-6``. With
-    ``free_evaluation`` the messages of certificates and metrics are not on the bill. A private run draws its noise from
-    the operating system. With ``noise_from_seed`` it draws the noise from the seed: a simulation, and not private.
+    Attributes
+    ----------
+    scale
+        Scaling of rows, as in `Settings`; None: by the kind of labels.
+    target_gap
+        Duality gap at which the run ends; 0: no target.
+    certify_every
+        Rounds between certificates, or "auto".
+    tune
+        Metric by which the algorithm's settings are tuned before the run ("auto": by the labels); empty: no tuning.
+    privacy
+        Bound on the privacy loss of a terminal, as in ``epsilon=1,delta=1e-6``.
+    free_evaluation
+        True if messages of certificates and metrics cost nothing.
+    noise_from_seed
+        True if a private run draws its noise from the seed. This is a simulation and not private. By default the noise
+        comes from the operating system.
     """
 
     algorithm: str = "rhfedmtl"
@@ -69,12 +85,12 @@ class RunConfig:
     noise_from_seed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain values; prices and budgets as they are understood."""
+        """Return the run as plain values, with prices and budgets in their parsed form."""
         cost, budget = self.resources()
-        known = {each.name: getattr(self, each.name) for each in fields(self)}
-        own = {name: value for name, value in known.items() if value or name not in OMITTED}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        stored = {name: value for name, value in values.items() if value or name not in OMITTED}
         return {
-            **own,
+            **stored,
             "request": self.request.to_dict(),
             "options": self._options(),
             "cost": cost.to_dict(),
@@ -82,27 +98,27 @@ class RunConfig:
         }
 
     def _options(self) -> dict[str, Any]:
-        """The options, those of an algorithm from another package among them, set or not."""
-        known = self.options.to_dict()
-        own = ALGORITHMS[self.algorithm].options if self.algorithm in ALGORITHMS else ()
-        return known | {option.name: option.default for option in own if option.name not in known}
+        """Return all options with their values, including the options of an algorithm from another package."""
+        values = self.options.to_dict()
+        declared = ALGORITHMS[self.algorithm].options if self.algorithm in ALGORITHMS else ()
+        return values | {option.name: option.default for option in declared if option.name not in values}
 
     @cached_property
     def key(self) -> str:
-        """A name that two runs share only if they are the same run; a sweep asks for it again and again."""
+        """Hash that identifies the run; cached because a sweep reads it often."""
         text = json.dumps(self.to_dict(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     @property
     def to_choose(self) -> tuple[str, ...]:
-        """Weights to choose on training rows: those that are auto, and λ2 where nobody gave it."""
+        """Names of the weights to choose on training rows: all "auto" weights, or λ2 if the user did not set it."""
         if self.options.auto or self.options.lambda2 is not None:
             return self.options.auto
-        otherwise = self.options.cloud_rounds or self.tune or self.privacy
-        return () if otherwise or is_yardstick(self.algorithm) else ("lambda2",)
+        excluded = self.options.cloud_rounds or self.tune or self.privacy
+        return () if excluded or is_yardstick(self.algorithm) else ("lambda2",)
 
     def command(self) -> str:
-        """The words that make this run on the command line."""
+        """Return the command line that makes this run."""
         return shlex.join(["rhfedmtl", "train", *self._words()])
 
     def _words(self) -> Iterator[str]:
@@ -127,15 +143,15 @@ class RunConfig:
             yield "--free-evaluation"
 
     def resources(self) -> tuple[Cost, Budget]:
-        """Prices and limits."""
+        """Return prices and limits."""
         return read_resources(self.cost, self.budget)
 
     def federation(self) -> Federation:
-        """The data, split with the seed."""
+        """Return the data, split with the seed."""
         return self.request.federation(self.seed)
 
     def check(self) -> Algorithm:
-        """Refuse, before any data is read, what cannot be run: names, prices, budgets, faults."""
+        """Refuse invalid names, prices, budgets and faults before any data is read; return the algorithm."""
         built = build(self.algorithm, self.options, "binary")
         cost, budget = self.resources()
         budget.check(cost)
@@ -150,48 +166,48 @@ class RunConfig:
         return built
 
     def _check_private(self, built: Algorithm) -> None:
-        """Refuse what would tell more of a terminal than its clipped updates, each with the way out."""
+        """Refuse settings that would release more of a terminal than its clipped updates; name the way out."""
         Privacy.parse(self.privacy)
         if is_yardstick(self.algorithm):
             return
         check_loss(built.method.loss)
         options, faults = self.options, Faults.parse(self.faults, self.seed)
-        looks = not isinstance(built.policy, Fixed | Measured) or options.policy not in (None, "fixed")
+        adapts = not isinstance(built.policy, Fixed | Measured) or options.policy not in (None, "fixed")
         refused = {
-            "--tune and weights that are auto look at rows: give the weights as numbers": self.tune or options.auto,
-            "standard scaling looks at rows: take --scale unit, which needs no sums": self.scale not in (None, "unit"),
-            "a line search is told sums of losses: take --merge add": options.merge == "line-search",
-            f"--channel {options.channel} is in the way of clipping and noise: leave it out, or take masked": (
+            "--tune and auto weights use rows for the choice: give the weights as numbers": self.tune or options.auto,
+            "standard scaling needs sums over rows: take --scale unit": self.scale not in (None, "unit"),
+            "a line search needs sums of losses: take --merge add": options.merge == "line-search",
+            f"--channel {options.channel} conflicts with clipping and noise: leave it out, or take masked": (
                 options.channel not in (DEFAULTS["channel"], "masked")
             ),
-            "the plan is made before the first round, and no policy looks at what rounds show: leave --policy out "
-            "(and take rhfedmtl for lbfgs, fedavg for adaptive-fl)": looks,
-            "one certificate leaves, at the end: leave out --target-gap and --certify-every": self.target_gap
+            "the plan is made before the first round, and no policy may use results of rounds: leave --policy out "
+            "(and take rhfedmtl for lbfgs, fedavg for adaptive-fl)": adapts,
+            "the only certificate is released at the end: leave out --target-gap and --certify-every": self.target_gap
             or self.certify_every != AUTO,
-            "terminals that move, come and go, or get new rows, tell whole shares: leave moves, churn and late_rows "
-            "out of --faults": faults.moves or faults.churn or faults.late_rows,
+            "terminals that move, leave, return or get new rows would reveal complete shares: leave moves, churn and "
+            "late_rows out of --faults": faults.moves or faults.churn or faults.late_rows,
         }
-        for way, wrong in refused.items():
-            if wrong:
-                raise ConfigError(f"--privacy {self.privacy}: {way}")
+        for reason, applies in refused.items():
+            if applies:
+                raise ConfigError(f"--privacy {self.privacy}: {reason}")
 
     def check_heeded(self) -> None:
-        """`check`, and refuse what would change nothing: settings of other algorithms."""
+        """Call `check`, and refuse options without effect, such as the options of other algorithms."""
         built = self.check()
-        if unheeded := idle(self.algorithm, self.options, built=built):
-            raise ConfigError(no_effect(self.algorithm, unheeded, self.options))
+        if without_effect := idle(self.algorithm, self.options, built=built):
+            raise ConfigError(no_effect(self.algorithm, without_effect, self.options))
         if self.options.auto and not isinstance(built.method, DualMethod):
             raise ConfigError(
                 f"{self.algorithm} has no weights to choose: give {', '.join(self.options.auto)} as numbers"
             )
 
     def notes(self) -> list[str]:
-        """What the reader of a result should know: a yardstick pays no heed to budgets, prices and faults."""
-        asked = [name for name in ("budget", "cost", "faults", "privacy") if getattr(self, name)]
-        if not asked or not is_yardstick(self.algorithm):
+        """Return notes for the reader of a result: a yardstick ignores budgets, prices and faults."""
+        ignored = [name for name in ("budget", "cost", "faults", "privacy") if getattr(self, name)]
+        if not ignored or not is_yardstick(self.algorithm):
             return []
-        unheeded = f"{', '.join(asked)} had no effect"
-        return [f"{self.algorithm} is a yardstick, solved to its optimum, and nothing is charged: {unheeded}"]
+        effect = f"{', '.join(ignored)} had no effect"
+        return [f"{self.algorithm} is a yardstick, solved to its optimum, and nothing is charged: {effect}"]
 
     def run(
         self,
@@ -204,7 +220,25 @@ class RunConfig:
         before: Before | None = None,
         execution: Execution | None = None,
     ) -> Result:
-        """Carry it out, or on from a checkpoint. A ``ledger`` is one that the caller wants to see."""
+        """Train on ``federation`` and return the result.
+
+        Parameters
+        ----------
+        federation
+            The data; `federation` makes it.
+        ledger
+            Ledger to charge, for callers that want to read it during the run (None: a new ledger).
+        watch
+            Function that receives the progress after every round; it ends the run by returning False.
+        keep
+            Writer of checkpoints.
+        start
+            Checkpoint to continue from.
+        before
+            First rounds of the run, in which its weights were chosen.
+        execution
+            Engine and threads.
+        """
         if self.options.auto:
             names = ", ".join(self.options.auto)
             raise ConfigError(f"{names}: choose it first, with selection.weights.choose_settings")
@@ -218,7 +252,7 @@ class RunConfig:
         ended = not yardstick and bool(ledger.budget or self.target_gap or self.options.cloud_rounds)
         settings = replace(self.settings(federation.kind, ended=ended), execution=execution or Execution())
         if ended and not (ledger.budget or self.options.cloud_rounds or isinstance(built.method, DualMethod)):
-            settings = replace(settings, max_rounds=OPEN_ROUNDS)  # gradient steps may never come that near
+            settings = replace(settings, max_rounds=OPEN_ROUNDS)  # gradient steps may never reach the target gap
         if yardstick:
             settings = replace(settings, target_relative_gap=OPTIMUM, certify_every=1)
         return train(
@@ -237,9 +271,9 @@ class RunConfig:
         )
 
     def settings(self, kind: str, *, ended: bool) -> Settings:
-        """How to run on labels of this kind; ``ended`` where something else than the gap ends it."""
+        """Return the settings for labels of this kind; ``ended`` is True if a budget or a target ends the run."""
         return Settings(
-            scale=self.scale or usual_scale(kind, private=bool(self.privacy)),
+            scale=self.scale or default_scale(kind, private=bool(self.privacy)),
             certify_every=self.certify_every,
             free_evaluation=self.free_evaluation,
             seed=self.seed,
@@ -250,6 +284,10 @@ class RunConfig:
         )
 
 
-def usual_scale(kind: str, *, private: bool) -> str:
-    """Standardised rows of norm 1, of few features and for numbers in the mean; a private run may not look at rows."""
+def default_scale(kind: str, *, private: bool) -> str:
+    """Return the default scaling for a kind of labels.
+
+    Rows are standardised and then scaled to norm 1. With few features, or for a regression, only the root mean square
+    of their norms is 1. A private run may not use sums over rows, so it only scales each row to norm 1.
+    """
     return "unit" if private else "standard-rms" if kind == "regression" else "standard-auto"

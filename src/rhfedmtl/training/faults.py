@@ -1,6 +1,7 @@
-"""What the world does to a run: lost updates, slow terminals, stations that are away, terminals that come and go.
+"""Simulate faults of a run: lost updates, slow terminals, absent stations, and terminals that move, leave and return.
 
-All of it is drawn from a seed and addressed by round, so that a run with faults can be repeated to the bit.
+A run calls `FaultSchedule` before every round. The faults of a round depend only on the seed, the round and the faults
+before it, so a run with faults is reproducible to the bit.
 """
 
 from __future__ import annotations
@@ -24,26 +25,25 @@ _DROPOUT, _STATION, _SLOW, _MOVE, _CHURN, _LATE = range(6)
 
 @dataclass(frozen=True)
 class Faults:
-    """How much goes wrong; nothing by default.
+    """Rates of the faults; the default is a run without faults.
 
     Parameters
     ----------
     dropout, dropout_length
-        Share of updates that do not arrive although the terminal did its work, and how many rounds in a row that
-        lasts on average.
+        Share of updates that are lost although the terminal did its work, and the mean length of a loss in rounds.
     slowdown, patience
         Spread of the time that work takes (standard deviation of its logarithm, never faster than priced). Stations
-        wait ``patience`` times as long as planned; who is later is dropped. Needs a type that adds up as elapsed.
+        wait ``patience`` times as long as planned and drop later updates. Needs a type that adds up as elapsed.
     station_away, station_away_length
-        Share of rounds that a station misses, and for how many rounds in a row on average.
+        Share of rounds that a station misses, and the mean length of an absence in rounds.
     moves
-        Moves of a terminal to another station, per round.
+        Mean number of moves of a terminal to another station per round.
     churn, absence
-        Chance per round that a terminal leaves the network, and how many rounds it stays away on average.
+        Probability per round that a terminal leaves the network, and the mean length of its absence in rounds.
     late_rows, late_until
-        Share of a terminal's rows that arrive during the run, and by which round they all have.
+        Share of a terminal's rows that arrive during the run, and the round by which all rows have arrived.
     seed
-        Seed of all of it.
+        Seed of all faults.
     """
 
     dropout: float = 0.0
@@ -60,7 +60,7 @@ class Faults:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is no chance, no length or no spread."""
+        """Refuse shares, lengths and spreads outside their domain."""
         for name in ("dropout", "station_away", "churn", "late_rows"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(f"{name} is a share and must be in [0, 1), got {getattr(self, name)}")
@@ -71,72 +71,78 @@ class Faults:
             check_weight(name, getattr(self, name))
         for name in ("dropout", "station_away"):
             share, length = getattr(self, name), getattr(self, f"{name}_length")
-            least = share / (1.0 - share)
-            if 1.0 < length < least * (1.0 - 1e-12):
+            shortest = share / (1.0 - share)
+            if 1.0 < length < shortest * (1.0 - 1e-12):
                 raise ConfigError(
-                    f"{name}={share:g} in stretches of {length:g} rounds cannot be, with a round between two of them: "
-                    f"give {name}_length={least:.4g} or more, or 1 to draw every round anew"
+                    f"{name}={share:g} is impossible in stretches of {length:g} rounds with a round between them: "
+                    f"give {name}_length={shortest:.4g} or more, or 1 to draw every round independently"
                 )
         if self.seed < 0:
             raise ConfigError(f"seed must be at least 0, got {self.seed}")
 
     @classmethod
     def parse(cls, text: str, seed: int = 0) -> Faults:
-        """Faults from ``dropout=0.3,moves=0.1``."""
-        known = {field.name: field.type for field in fields(cls)}
-        given: dict[str, float | int] = {"seed": seed}
+        """Read faults from ``dropout=0.3,moves=0.1``."""
+        types = {field.name: field.type for field in fields(cls)}
+        values: dict[str, float | int] = {"seed": seed}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name, _, value = part.partition("=")
-            if name not in known:
-                raise ConfigError(f"unknown fault {name!r}: choose from {', '.join(known)}{nearest(name, known)}")
+            if name not in types:
+                raise ConfigError(f"unknown fault {name!r}: choose from {', '.join(types)}{nearest(name, types)}")
             try:
-                given[name] = int(value) if known[name] == "int" else float(value)
+                values[name] = int(value) if types[name] == "int" else float(value)
             except ValueError:
                 raise ConfigError(f"fault {name} needs a number, got {value!r}") from None
-        return cls(**given)  # type: ignore[arg-type]
+        return cls(**values)  # type: ignore[arg-type]
 
     @property
     def any(self) -> bool:
-        """True if anything can happen."""
-        chances = self.dropout, self.slowdown, self.station_away, self.moves, self.churn, self.late_rows
-        return any(chances)
+        """True if any fault is possible."""
+        rates = self.dropout, self.slowdown, self.station_away, self.moves, self.churn, self.late_rows
+        return any(rates)
 
     def planning_prices(self, cost: Cost) -> Cost:
-        """Prices to plan and reserve by: time on terminals as long as stations may have to wait for it."""
+        """Return prices to plan and reserve by: time on terminals costs as much as stations may have to wait."""
         if not self.slowdown:
             return cost
         elapsed = {name: prices for name, prices in cost.types.items() if prices.adds == "elapsed"}
         if not elapsed:
             raise ConfigError("slowdown needs a resource type that adds up as elapsed, such as time=0.001,0.1")
-        longer = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
-        waited = {
-            name: replace(prices, **{part: getattr(prices, part) * self.patience for part in longer})
+        parts = ("terminal_step", "terminal_byte_up", "terminal_byte_down")
+        slow_prices = {
+            name: replace(prices, **{part: getattr(prices, part) * self.patience for part in parts})
             for name, prices in elapsed.items()
         }
-        return Cost({**cost.types, **waited})
+        return Cost({**cost.types, **slow_prices})
 
 
 class Conditions(NamedTuple):
-    """What one round meets with: stations that are there, updates that get lost, and how slow each terminal is."""
+    """Conditions of a round: mask of present stations, mask of lost updates, and slowdown of each terminal."""
 
     stations: BoolArray
     lost: BoolArray
     slowdown: Float64Array
 
 
-def whole_groups(arrives: BoolArray, station: IntArray, least: int) -> BoolArray:
-    """Updates that count where sums are masked: of groups of ``least`` or more of which all arrive."""
-    found = np.zeros_like(arrives)
+def complete_groups(arrives: BoolArray, station: IntArray, group_size: int) -> BoolArray:
+    """Return the mask of the updates that count in masked sums.
+
+    An update counts if all updates of its group arrive; groups have at least ``group_size`` terminals.
+    """
+    counts = np.zeros_like(arrives)
     for b in np.unique(station[station >= 0]):
         members = np.flatnonzero(station == b)
-        if len(starts := group_starts(len(members), least)):
-            whole = np.logical_and.reduceat(arrives[members], starts)
-            found[members] = np.repeat(whole, np.diff([*starts, len(members)]))
-    return found
+        if len(starts := group_starts(len(members), group_size)):
+            complete = np.logical_and.reduceat(arrives[members], starts)
+            counts[members] = np.repeat(complete, np.diff([*starts, len(members)]))
+    return counts
 
 
 class FaultSchedule:
-    """The faults of one run, round by round. Masked sums are over groups of ``summed``, all of one or none."""
+    """The faults of a run, round by round.
+
+    With masked sums (``summed`` > 0) an update counts only if its complete group of ``summed`` or more arrives.
+    """
 
     def __init__(self, faults: Faults, federation: Federation, summed: int = 0) -> None:
         self.faults, self._summed = faults, summed
@@ -147,25 +153,25 @@ class FaultSchedule:
         if faults.late_rows:
             late = np.minimum((self.present * faults.late_rows).astype(np.int64), self.present - 1)
             self.present, self._arrivals = np.asarray(self.present - late), _arrivals(np.asarray(late), faults)
-        self._dropped = np.zeros(0 if self.calm else len(self._home), dtype=bool)
+        self._dropped = np.zeros(0 if self.fault_free else len(self._home), dtype=bool)
         self._away = np.zeros(self._n_stations, dtype=bool)
         self._settled = 0
 
     @property
-    def calm(self) -> bool:
-        """Whether no round ever meets with a fault (terminals may still come and go)."""
+    def fault_free(self) -> bool:
+        """True if no round can have a fault (terminals may still come and go)."""
         return not (self.faults.dropout or self.faults.station_away or self.faults.slowdown)
 
     def state(self) -> dict[str, Any]:
-        """What the rounds so far leave for the next: who is dropped or away, and up to which round all have moved."""
+        """Return the state for the next round: lost updates, absent stations, and the last round with its changes."""
         return {"dropped": self._dropped, "away": self._away, "settled": self._settled}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from a value of `state`."""
         self._dropped, self._away, self._settled = state["dropped"], state["away"], state["settled"]
 
     def conditions(self, number: int) -> Conditions:
-        """Faults of round ``number``; rounds are asked for in their order."""
+        """Return the faults of round ``number``; call this for all rounds in order."""
         f = self.faults
         self._dropped = self._chain(_DROPOUT, number, self._dropped, f.dropout, f.dropout_length)
         self._away = self._chain(_STATION, number, self._away, f.station_away, f.station_away_length)
@@ -175,8 +181,8 @@ class FaultSchedule:
         return Conditions(~self._away, self._dropped, slow)
 
     def start_round(self, planned: RoundEvent, cost: Cost, network: Network) -> tuple[RoundEvent, BoolArray | None]:
-        """Return the round with the members present and their speed, and whose updates arrive, if not all."""
-        if self.calm:
+        """Return the round with its stations and slowdowns, and the mask of updates that arrive (None: all)."""
+        if self.fault_free:
             return planned, None
         conditions = self.conditions(planned.round)
         stations = conditions.stations if planned.stations is None else conditions.stations & planned.stations
@@ -186,14 +192,17 @@ class FaultSchedule:
         for name, limit in deadline.items():
             late |= longest_wait(cost[name], event) > limit * (1.0 + 1e-12)
         arrives = ~(conditions.lost | late)
-        return event, whole_groups(arrives, network.station, self._summed) if self._summed else arrives
+        return event, complete_groups(arrives, network.station, self._summed) if self._summed else arrives
 
     def end_round(self, event: RoundEvent) -> RoundEvent:
         """Return the same round: `start_round` has drawn all faults."""
         return event
 
     def change(self, number: int, network: Network) -> bool:
-        """Let terminals move, go and come, and rows arrive, as is due before round ``number``; False if none did."""
+        """Apply the moves, departures, returns and new rows that are due before round ``number``.
+
+        Return True if anything changed.
+        """
         before = self._settled
         self._settled = number
         changes = [self._moves(network, k) + self._churn(network, k) for k in range(before + 1, number + 1)]
@@ -212,8 +221,8 @@ class FaultSchedule:
             movable = _movable(network, self._n_stations)
             if len(movable):
                 t = int(rng.choice(movable))
-                others = np.delete(np.arange(self._n_stations), network.station[t])
-                network.move(t, int(rng.choice(others)))
+                destinations = np.delete(np.arange(self._n_stations), network.station[t])
+                network.move(t, int(rng.choice(destinations)))
                 moved += 1
         return moved
 
@@ -224,15 +233,15 @@ class FaultSchedule:
         back = np.flatnonzero((network.station < 0) & (chance < 1.0 / self.faults.absence))
         for t in back.tolist():
             network.move(t, int(self._home[t]))
-        gone = 0
+        departures = 0
         for t in np.flatnonzero(chance > 1.0 - self.faults.churn).tolist():
             if t in _movable(network, self._n_stations) and t not in back:
                 network.move(t, -1)
-                gone += 1
-        return len(back) + gone
+                departures += 1
+        return len(back) + departures
 
     def _chain(self, kind: int, number: int, state: BoolArray, share: float, length: float) -> BoolArray:
-        """Next state of chains that are on for ``share`` of the time and ``length`` rounds in a row on average."""
+        """Return the next state of chains that are on for ``share`` of the time, on average ``length`` rounds long."""
         if not share:
             return state
         chance = self._rng(kind, number).random(len(state))
@@ -246,14 +255,14 @@ class FaultSchedule:
 
 
 def _movable(network: Network, n_stations: int) -> IntArray:
-    """Terminals whose station would not be left empty."""
-    here = network.station >= 0
-    members = np.bincount(network.station[here], minlength=n_stations)
-    return np.flatnonzero(here & (members[np.maximum(network.station, 0)] > 1))
+    """Return the terminals whose station has further members."""
+    is_member = network.station >= 0
+    members = np.bincount(network.station[is_member], minlength=n_stations)
+    return np.flatnonzero(is_member & (members[np.maximum(network.station, 0)] > 1))
 
 
 def _arrivals(late: IntArray, faults: Faults) -> dict[int, IntArray]:
-    """For every terminal that has late rows, the rounds before which they arrive."""
+    """Return, for every terminal with late rows, the rounds before which these arrive."""
     return {
         t: np.random.default_rng([faults.seed, _LATE, t]).integers(1, faults.late_until + 1, late[t])
         for t in np.flatnonzero(late).tolist()

@@ -1,7 +1,10 @@
-"""The state of a run as plain values and arrays, and back: no pickle, so reading it runs nobody's code.
+"""Convert the state of a run into plain values and arrays, and back.
 
-What can be written: None, texts, numbers, lists, tuples, dictionaries, arrays, and dataclasses and NamedTuples of this
-package made of these. An object or array that is met twice is the same one again after reading, as it was before.
+`checkpoint` writes the result to files. It does not use pickle, so reading a checkpoint never runs foreign code.
+
+A state may contain missing values, texts, numbers, lists, tuples, dictionaries, arrays, and dataclasses and NamedTuples
+of this package that consist of these. Objects keep their identity: an object that occurs twice in the state is a single
+object again after reading.
 """
 
 from __future__ import annotations
@@ -19,37 +22,38 @@ from rhfedmtl.engines.network import Later
 from rhfedmtl.errors import ConfigError, DataError
 
 Array = npt.NDArray[Any]
-Known = Mapping[str, object]
+External = Mapping[str, object]
 PACKAGE = "rhfedmtl."
 
 
-class Loose(NamedTuple):
-    """A dictionary of which entries that cannot be written are left out: what their owner can work out again."""
+class BestEffort(NamedTuple):
+    """A dictionary that is packed without the entries that cannot be written; its owner can compute them again."""
 
     values: Mapping[Any, Any]
 
 
 class Packer:
-    """Turns values into what JSON can hold, and puts objects and arrays aside, each once.
+    """Packs values into JSON types; collects objects and arrays in lists, each once.
 
-    ``known`` names objects that are not written: whoever reads has them.
+    ``external`` names objects that are not packed, because the reader supplies them.
     """
 
-    def __init__(self, known: Known | None = None) -> None:
+    def __init__(self, external: External | None = None) -> None:
         self.arrays: list[Array | Later] = []
         self.objects: list[tuple[str, dict[str, Any]]] = []
-        self._names = {id(value): name for name, value in (known or {}).items()}
-        self._seen: dict[int, tuple[dict[str, Any], object]] = {}  # with the object: while it lives, its id is its own
+        self._names = {id(value): name for name, value in (external or {}).items()}
+        # The values contain the objects: as long as an object exists, no other object can have its id.
+        self._packed: dict[int, tuple[dict[str, Any], object]] = {}
 
     def pack(self, value: Any) -> Any:
-        """The value in plain form."""
+        """Return the value in plain form."""
         if value is None or isinstance(value, bool | str) or type(value) is int:
             return value
         if isinstance(value, np.generic):
             return {"scalar": [value.dtype.str, self.pack(value.item())]}
         if isinstance(value, float):
             return value if np.isfinite(value) else {"float": repr(value)}
-        if isinstance(value, Mapping | Loose):
+        if isinstance(value, Mapping | BestEffort):
             return {"dict": list(self._entries(value))}
         return self._sequence(value) if type(value) in (list, tuple) else self._shared(value)
 
@@ -57,19 +61,19 @@ class Packer:
         parts = [self.pack(part) for part in value]
         return parts if isinstance(value, list) else {"tuple": parts}
 
-    def _entries(self, value: Mapping[Any, Any] | Loose) -> Iterator[list[Any]]:
-        loose = isinstance(value, Loose)
-        for entry in (value.values if isinstance(value, Loose) else value).items():
-            with contextlib.suppress(*([ConfigError] if loose else [])):
+    def _entries(self, value: Mapping[Any, Any] | BestEffort) -> Iterator[list[Any]]:
+        skip = isinstance(value, BestEffort)
+        for entry in (value.values if isinstance(value, BestEffort) else value).items():
+            with contextlib.suppress(*([ConfigError] if skip else [])):
                 yield [self.pack(part) for part in entry]
 
     def _shared(self, value: Any) -> dict[str, Any]:
         if id(value) in self._names:
             return {"known": self._names[id(value)]}
-        if id(value) not in self._seen:
+        if id(value) not in self._packed:
             plain = self._array(value) if isinstance(value, np.ndarray | Later) else self._object(value)
-            self._seen[id(value)] = plain, value
-        return self._seen[id(value)][0]
+            self._packed[id(value)] = plain, value
+        return self._packed[id(value)][0]
 
     def _array(self, value: Array | Later) -> dict[str, Any]:
         if isinstance(value, np.ndarray):
@@ -90,11 +94,11 @@ class Packer:
 
 
 class Unpacker:
-    """Turns what `Packer` made back into values; arrays are read-only."""
+    """Unpacks the output of a `Packer`; arrays are read-only."""
 
-    def __init__(self, arrays: Sequence[Array], objects: Sequence[Any], known: Known | None = None) -> None:
-        self._arrays, self._plain, self._known = arrays, objects, known or {}
-        self._made: dict[int, Any] = {}
+    def __init__(self, arrays: Sequence[Array], objects: Sequence[Any], external: External | None = None) -> None:
+        self._arrays, self._plain, self._external = arrays, objects, external or {}
+        self._objects: dict[int, Any] = {}
         self._forms: dict[str, Callable[[Any], Any]] = {
             "scalar": lambda content: np.dtype(content[0]).type(self.unpack(content[1])),
             "float": float,
@@ -102,12 +106,12 @@ class Unpacker:
             "tuple": lambda content: tuple(self.unpack(part) for part in content),
             "array": self._arrays.__getitem__,
             "full": lambda content: np.broadcast_to(self.unpack(content[1]), content[0]),
-            "known": self._known.__getitem__,
+            "known": self._external.__getitem__,
             "object": self._object,
         }
 
     def unpack(self, plain: Any) -> Any:
-        """The value of a plain form."""
+        """Return the value of a plain form."""
         if isinstance(plain, list):
             return [self.unpack(part) for part in plain]
         if not isinstance(plain, dict):
@@ -115,25 +119,25 @@ class Unpacker:
         ((form, content),) = plain.items()
         return self._forms[form](content)
 
-    def _object(self, place: int) -> Any:
-        if place not in self._made:
-            name, parts = self._plain[place]
-            self._made[place] = _class(name)(**{part: self.unpack(value) for part, value in parts.items()})
-        return self._made[place]
+    def _object(self, position: int) -> Any:
+        if position not in self._objects:
+            name, parts = self._plain[position]
+            self._objects[position] = _class(name)(**{part: self.unpack(value) for part, value in parts.items()})
+        return self._objects[position]
 
 
 def _fields(kind: type) -> tuple[str, ...]:
-    """What a dataclass or NamedTuple is made from; nothing for any other class."""
+    """Return the names of the fields of a dataclass or NamedTuple; an empty tuple for other classes."""
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind) if field.init)
     return tuple(getattr(kind, "_fields", ())) if issubclass(kind, tuple) else ()
 
 
 def _class(name: str) -> Any:
-    """The class of that name, if it is a dataclass or NamedTuple of this package."""
+    """Return the class with this name if it is a dataclass or NamedTuple of this package."""
     module, _, qualified = name.partition(":")
     if module.startswith(PACKAGE) and qualified.isidentifier():
-        found = getattr(import_module(module), qualified, None)
-        if isinstance(found, type) and _fields(found):
-            return found
-    raise DataError(f"a checkpoint with {name!r}, which is no record of this version")
+        kind = getattr(import_module(module), qualified, None)
+        if isinstance(kind, type) and _fields(kind):
+            return kind
+    raise DataError(f"the checkpoint contains {name!r}, which is not a record of this version")

@@ -4,9 +4,9 @@
 The ledger charges the privacy loss μ² as a resource type.
 
 The unit of privacy is a terminal with all of its rows: neighbouring data sets differ in a single terminal, which sends
-zeros instead. Under a bound (ε, δ) only two things leave a terminal. The first is an update in each of R rounds,
+zeros instead. Under a bound (ε, δ) only two things leave a terminal. The first are updates in R rounds,
 clipped to C and hidden in the noise of the sum of updates; R is fixed in advance. The second is a single certificate at
-the end. The plan uses only public numbers: the numbers of terminals, rows and features, and the rounds that the budget
+the end. The plan uses only public numbers: the numbers of terminals, rows and features, and the work that the budget
 pays for.
 
 The deciding quantity is the distance B/N_b that a terminal may move its station's model in a round. C is B/N_b times

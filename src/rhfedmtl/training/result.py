@@ -1,4 +1,7 @@
-"""What a run tells while it goes on, and what it leaves behind."""
+"""The records of a run: `Progress` during the run, `Moment` per BS iteration, and `Result` at the end.
+
+The training loop makes these records. Watchers, reports and the command line read them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ BROKEN = "certificate broken"
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """Where a run stands after a round, for whoever watches; metrics and certificate are the latest ones."""
+    """State of a run after a round, for a watcher; metrics and certificate are the latest available."""
 
     round: int
     cloud_round: int
@@ -45,9 +48,9 @@ Watcher = Callable[[Progress], bool | None]
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A run right after a BS iteration: NaN, and no metrics, where it was not certified.
+    """State of a run right after a BS iteration; without a certificate the values are NaN and ``metrics`` is empty.
 
-    ``metrics`` has a value for each task; ``station_gaps`` are those of the stations' own problems.
+    ``metrics`` has a value per task. ``station_gaps`` are the duality gaps of the stations' local problems.
     """
 
     round: int
@@ -60,22 +63,33 @@ class Moment:
 
     @property
     def certified(self) -> bool:
-        """Whether gap and metrics were computed."""
+        """True if gap and metrics were computed."""
         return bool(self.metrics) or not np.isnan(self.primal)
 
     @property
     def gap(self) -> float:
-        """P − D."""
+        """Duality gap P − D."""
         return self.primal - self.dual
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """What a run leaves behind: models, the scaling that belongs to them, the certificate, and what was done.
+    """Result of a run: models, the scaling that belongs to them, the certificate, and the record of the work.
 
-    ``metrics`` has a value for each task; ``history`` an entry for each BS iteration, as ``observed`` has;
-    ``events`` is all that was charged, from which the ledger can be recomputed. ``relationship`` is the one that
-    the cloud ended with, None where there is none; ``private`` the plan of a run under a bound on privacy.
+    Attributes
+    ----------
+    metrics
+        Test metrics, with a value per task.
+    ledger, events
+        Spending, and all events that were charged. `Ledger.replay` recomputes the ledger from the events.
+    observed, history
+        Observation and state of each BS iteration.
+    stopped
+        Reason of the end.
+    relationship
+        The cloud's last relationship; None for methods without a relationship.
+    private
+        Plan of a private run.
     """
 
     models: Models
@@ -97,34 +111,34 @@ class Result:
 
     @property
     def reference(self) -> Models:
-        """r, the mean model: for tasks that were not seen."""
+        """The mean model r, for unseen tasks."""
         return np.asarray(self.models.mean(axis=0))
 
     @property
     def local_steps(self) -> list[int]:
-        """H of every round: the median over the terminals that worked."""
-        return [_median(seen.local_steps) for seen in self.observed]
+        """H of every round: the median over the terminals that took part."""
+        return [_median(observation.local_steps) for observation in self.observed]
 
     def plot(self, axes: Sequence[Any] | None = None, *, metric: str | None = None) -> LearningCurveDisplay:
-        """Draw a metric and the certified gap along what was spent; needs matplotlib."""
+        """Draw a metric and the certified gap over the spent amount; needs matplotlib."""
         return LearningCurveDisplay.from_result(self, metric=metric).plot(axes)
 
     def plot_budget(self, axes: Sequence[Any] | None = None) -> BudgetDisplay:
-        """Draw what each tier took of every type; needs matplotlib."""
+        """Draw the amount of every type that each tier used; needs matplotlib."""
         return BudgetDisplay.from_result(self).plot(axes)
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{name.replace('_', ' ')} {mean(values):.3f}" for name, values in self.metrics.items())
-        return f"<Result: {found or 'no test rows'}; {self.certificate.words}; {self.rounds} rounds, {self.stopped}>"
+        quality = ", ".join(f"{name.replace('_', ' ')} {mean(values):.3f}" for name, values in self.metrics.items())
+        return f"<Result: {quality or 'no test rows'}; {self.certificate.words}; {self.rounds} rounds, {self.stopped}>"
 
     def _repr_html_(self) -> str:
-        found: dict[str, Any] = {name.replace("_", " "): mean(values) for name, values in self.metrics.items()}
-        found |= {"certificate": self.certificate.words, "rounds": self.rounds, "stopped": self.stopped}
-        return facts_html("Result", {**found, "spent": amounts(self.ledger.spent, self.ledger.budget)})
+        facts: dict[str, Any] = {name.replace("_", " "): mean(values) for name, values in self.metrics.items()}
+        facts |= {"certificate": self.certificate.words, "rounds": self.rounds, "stopped": self.stopped}
+        return facts_html("Result", {**facts, "spent": amounts(self.ledger.spent, self.ledger.budget)})
 
 
 def evaluate(models: Models, tests: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]], n_classes: int) -> Metrics:
-    """Metrics of every task on its (scaled) test rows; NaN where a task has none."""
+    """Return the metrics of every task on its (scaled) test rows; NaN for a task without test rows."""
     rows = [metrics.measure(y, scores(X, models[b]), n_classes) if len(y) else {} for b, (X, y) in enumerate(tests)]
     names = next((list(row) for row in rows if row), [])
     return {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
@@ -135,6 +149,6 @@ def _median(steps: npt.NDArray[np.int64]) -> int:
 
 
 def mean(values: npt.NDArray[np.float64]) -> float:
-    """Mean over the tasks that have a value."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    """Return the mean over the tasks that have a value."""
+    valid = values[~np.isnan(values)]
+    return float(valid.mean()) if len(valid) else float("nan")

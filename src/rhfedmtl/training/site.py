@@ -1,7 +1,7 @@
-"""Where a run takes place: its network, who is there and what happens, how it pays, and where test rows lie.
+"""Interfaces between a run and the place where it happens: members and faults, evaluation, and `Site`.
 
-A simulation has faults drawn from a seed, declared prices and all rows at hand; a deployment has real members,
-measured prices, and test rows elsewhere.
+A simulation has random faults, declared prices, and all rows in memory. A deployment passes a `Site` with real members,
+measured prices, and test rows on other machines. The training loop is the same in both cases.
 """
 
 from __future__ import annotations
@@ -24,36 +24,42 @@ from rhfedmtl.training.result import Metrics, evaluate
 
 
 class Environment(Protocol):
-    """Who takes part in a run, and what happens to its rounds; a run without faults has none."""
+    """Membership and faults of a run; a run without faults has no environment."""
 
     def change(self, number: int, network: Network) -> bool:
-        """Let members come, go and move as is due before round ``number``; return True if any did."""
+        """Let members join, leave and move as is due before round ``number``; return True if any did."""
 
     def start_round(self, planned: RoundEvent, cost: Cost, network: Network) -> tuple[RoundEvent, BoolArray | None]:
-        """Return the round that can take place, and whose updates arrive (None: all)."""
+        """Return the round that can take place, and the mask of updates that arrive (None: all)."""
 
     def end_round(self, event: RoundEvent) -> RoundEvent:
-        """Return the round as it took place, which is charged."""
+        """Return the actual round, which is charged."""
 
     def state(self) -> dict[str, Any]:
-        """Return what the rounds so far leave for the next."""
+        """Return the state that the next round needs."""
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from a value of `state`."""
 
 
 class Evaluation(Protocol):
-    """Test metrics, and how often a last certificate is tried for: on a real network a member may be silent."""
+    """Test metrics, and the attempts at a last certificate: on a real network a member may not answer."""
 
     def tries(self) -> Iterator[None]:
-        """Once for every time that a run which has ended may ask for it, before that of an earlier round has to do."""
+        """Yield for each attempt at a certificate after the end of a run.
+
+        After the last attempt the run uses the certificate of an earlier round.
+        """
 
     def metrics(self, models: Models, combination: npt.NDArray[np.float64] | None = None) -> Metrics:
-        """Metrics of every task under its model, known to be a ``combination`` of those that were asked about last."""
+        """Return the metrics of every task under its model.
+
+        ``combination`` expresses the models as a linear combination of the models of the last probe, if possible.
+        """
 
 
 class LocalEvaluation:
-    """Test rows are at hand, and everybody answers."""
+    """Evaluation on test rows in memory; every task answers."""
 
     def __init__(self, judged: Federation, task_station: npt.NDArray[np.int64], scalers: list[Scaler]) -> None:
         rows = map(judged.test_rows, range(judged.n_tasks))
@@ -61,21 +67,21 @@ class LocalEvaluation:
         self._n_classes = len(judged.class_names)
 
     def tries(self) -> Iterator[None]:
-        """None: the certificate of a result is enough."""
+        """Yield nothing, because a simulation certifies its result without further attempts."""
         return iter(())
 
     def metrics(self, models: Models, combination: npt.NDArray[np.float64] | None = None) -> Metrics:
-        """Metrics of every task on its scaled test rows."""
+        """Return the metrics of every task on its scaled test rows."""
         return evaluate(models, self._tests, self._n_classes)
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a run takes place, if it is no simulation.
+    """The place of a run that is not a simulation.
 
-    Stations then wait for each other after every BS iteration, and not at server iterations only. Of rounds that
-    policies may no longer look back to nothing is kept, as a training may have no end. ``feature_names`` are those of
-    rows that are elsewhere, where they are known.
+    On a site, stations wait for each other after every BS iteration, and not only at server iterations. The run forgets
+    rounds that policies no longer use, because a training may be endless. ``feature_names`` are the names of the
+    features on the other machines, if available.
     """
 
     network: Network

@@ -13,7 +13,7 @@ from rhfedmtl.engines.registry import ENGINES
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.resources.billing import Event
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.packing import Loose
+from rhfedmtl.training.packing import BestEffort
 from rhfedmtl.training.state import copied
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def take(run: Run) -> Snapshot:
     return {
         "run": run.state,
         "certificates": [budget.spent, budget.aside, budget.unpaid],
-        "memo": Loose(run.memo),
+        "memo": BestEffort(run.memo),
         "cloud": {name: part for name, part in vars(run.cloud).items() if not isinstance(part, Server | Channel)},
         "environment": None if run.environment is None else run.environment.state(),
         "network": _checkpointed(run).state(),
