@@ -1,13 +1,11 @@
 """Differential privacy of terminals: plan a private run, charge it and certify it (`docs/privacy_reference.md`).
 
-`private` plans a run and adds the channel that clips and adds noise. `certificate` computes the certificate at its end.
-The ledger charges the privacy loss μ² as a resource type.
+`private` plans a run and its noisy channel, `certificate` certifies it, and the ledger charges μ² as a resource type.
 
 The unit of privacy is a terminal with all of its rows: neighbouring data sets differ in a single terminal, which sends
-zeros instead. Under a bound (ε, δ) only two things leave a terminal. The first are updates in R rounds,
-clipped to C and hidden in the noise of the sum of updates; R is fixed in advance. The second is a single certificate at
-the end. The plan uses only public numbers: the numbers of terminals, rows and features, and the work that the budget
-pays for.
+zeros instead. Under a bound (ε, δ) only two things leave a terminal. The first are updates in R rounds, clipped to C
+and hidden in the noise of their sum; R is fixed in advance. The second is a single certificate at the end. The plan
+uses only public numbers: the numbers of terminals, rows and features, and the work that the budget pays for.
 
 The deciding quantity is the distance B/N_b that a terminal may move its station's model in a round. C is B/N_b times
 λ_b n_b. The noise of the model after R rounds has the norm √d R B/(N_b μ), which does not depend on λ_b.
@@ -73,10 +71,7 @@ _CERTIFICATE = -1
 
 @dataclass(frozen=True)
 class Privacy:
-    """The bound (ε, δ) on the information that anyone can learn about a terminal.
-
-    C (``clip``) and R (``rounds``) are planned unless they are set here.
-    """
+    """The bound (ε, δ) on what anyone can learn about a terminal; C and R are planned unless they are set here."""
 
     epsilon: float
     delta: float = 1e-6
@@ -116,10 +111,7 @@ class Privacy:
         return mu_of(self.epsilon, self.delta)
 
     def spent(self, squared: float) -> float:
-        """Return the ε, at this δ, of a spent μ² (``squared``).
-
-        If μ² exceeds the bound only by rounding, the result is the ε of the bound.
-        """
+        """Return the ε, at this δ, of a spent μ²; at most the ε of the bound if μ² exceeds it only by rounding."""
         epsilon = epsilon_of(math.sqrt(squared), self.delta)
         return min(epsilon, self.epsilon) if squared <= self.mu**2 * (1.0 + 1e-9) else epsilon
 
@@ -144,28 +136,13 @@ class Released:
 class PrivatePlan:
     """Plan of a private run: R rounds of H steps, updates clipped to C, and noise of standard deviation s on the sum.
 
-    Attributes
-    ----------
-    clip, noise
-        C and s.
-    update_price, certificate_price
-        μ² of a round and of the certificate.
-    spent
-        Amount for all rounds and the certificate.
-    predicted_noise
-        b of the certificate: the noise alone keeps the objective at most this far from its best value, except with a
-        probability of 1e-6.
-    enough_terminals
-        With this number of terminals under each station, the run loses about a point of accuracy compared with a run
-        without privacy.
-    buys
-        Estimated loss of the terminals that are present, as a share of rows, at this and other ε (`lost_share`).
-    shadow_price
-        Fall of ln b per unit of μ² (key ``privacy``) and per unit of ε (key ``epsilon``).
-    notes
-        Assumptions and warnings.
-    simulation
-        True if the run draws its noise from its seed.
+    ``update_price`` and ``certificate_price`` are μ² of a round and of the certificate, ``spent`` is the amount for all
+    rounds and the certificate. ``predicted_noise`` is b of the certificate: the noise alone keeps the objective at most
+    this far from its best value, except with a probability of 1e-6. With ``enough_terminals`` under each station, the
+    run loses about a point of accuracy compared with a run without privacy. ``buys`` is the estimated loss of the
+    present terminals, as a share of rows, at this and other ε (`lost_share`). ``shadow_price`` is the fall of ln b per
+    unit of μ² (key ``privacy``) and of ε (key ``epsilon``). ``notes`` list assumptions and warnings. ``simulation`` is
+    True if the run draws its noise from its seed.
     """
 
     epsilon: float
@@ -291,8 +268,8 @@ def design(
         notes.append("the loss is estimated for two classes: more classes may lose up to five points more")
     if privacy.delta * start.members.sum() >= 1.0:
         notes.append(
-            f"delta={privacy.delta:g} is too large for {int(start.members.sum()):,} terminals: it allows to reveal one "
-            "of them completely; take a delta far below 1 divided by their number, such as delta=1e-6"
+            f"delta={privacy.delta:g} is too large for {int(start.members.sum()):,} terminals: it does not rule out "
+            "that one of them is revealed completely; take a delta far below 1 / their number, such as delta=1e-6"
         )
     return options, PrivatePlan(
         privacy.epsilon,
@@ -315,11 +292,7 @@ def design(
 
 
 def _excess(terminals: float, group: int) -> float:
-    """Return the ratio of the actual noise to the required noise.
-
-    With masked sums each terminal adds a part of the noise. The parts of ``group`` terminals suffice, but all
-    ``terminals`` add theirs.
-    """
+    """Return actual by required noise of masked sums: ``group`` parts suffice, but all ``terminals`` add a part."""
     return math.sqrt(terminals / group) if group else 1.0
 
 
@@ -458,7 +431,7 @@ def _noised_terms(
 ) -> NoisedTerms:
     """Return Σ_i [L(z_i) + L*(−α_i) + α_i z_i] of every station, with noise.
 
-    A network that implements `TellsNoised` adds the noise itself. In a simulation this function draws the noise.
+    A network that implements `TellsNoised` adds the noise itself. For other networks this function draws the noise.
     """
     if isinstance(network, TellsNoised):
         return network.noised_terms(models, deviation)
