@@ -24,7 +24,7 @@ from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, on_folds, within_budget
-from rhfedmtl.training.config import RunConfig, usual_scale
+from rhfedmtl.training.config import RunConfig, default_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
 from rhfedmtl.training.run import Before, Settings
 
@@ -79,7 +79,7 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
     if not 0.0 <= estimator.tol < math.inf:
         raise ConfigError(f"tol must be a finite number >= 0, got {estimator.tol}")
     settings = Settings(
-        scale=estimator.scale or usual_scale(federation.kind, private=bool(estimator.privacy)),
+        scale=estimator.scale or default_scale(federation.kind, private=bool(estimator.privacy)),
         seed=seed,
         noise_from_seed=estimator.random_state is not None,
         execution=Execution(threads=effective_n_jobs(estimator.n_jobs)),

@@ -15,7 +15,7 @@ from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured, ProgressModel
 from rhfedmtl.policies.measured.progress import LocalProgress
 from rhfedmtl.policies.theoretical import Theoretical
-from rhfedmtl.resources.billing import CLOUD, Charge, event_totals, waited
+from rhfedmtl.resources.billing import CLOUD, Charge, event_totals, waiting_times
 from rhfedmtl.resources.costs import times_affordable
 
 IntArray = npt.NDArray[np.int64]
@@ -160,7 +160,7 @@ def _server_iteration(s: Situation, plan: Plan, outlook: ProgressModel, most_rou
     # If K_b differ, the working stations change from round to round.
     for count, stations in [(most, None)] if least == most else [(1, plan.station_rounds > k) for k in range(most)]:
         event = replace(s.round_event(plan.local_steps, stations), ahead=ahead)
-        price, ahead = event_totals(s.prices, event), waited(s.prices, event)
+        price, ahead = event_totals(s.prices, event), waiting_times(s.prices, event)
         left = {name: limit - spent[name] for name, limit in room.items()}
         if not rounds and min(left.values(), default=0.0) < 0.0:
             return None

@@ -416,7 +416,7 @@ def _check_affordable(start: Situation, policy: Policy, ledger: Ledger) -> None:
     """Refuse a budget that cannot pay round zero and one round; says what the cheapest plan costs."""
     least = policy.local_steps if isinstance(policy, Fixed) else 1
     price = cheapest_plan(start, least)
-    if not fits(price, ledger.budget.room()):
+    if not fits(price, ledger.budget.with_slack()):
         costs = amounts_text({name: price[name] for name in ledger.budget})
         raise BudgetError(
             f"budget {amounts_text(ledger.budget)} cannot pay one round: the cheapest feasible plan (H={least}, K=1, "

@@ -17,7 +17,7 @@ from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Network
 from rhfedmtl.errors import BudgetError, ConfigError, PeerError
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.policies.base import ONE_PASS, Plan, Policy, Situation, least_of
+from rhfedmtl.policies.base import ONE_PASS, Plan, Policy, Situation, smallest_steps
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.billing import (
     CloudEvent,
@@ -32,7 +32,7 @@ from rhfedmtl.resources.billing import (
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate
-from rhfedmtl.training.config import GOOD_ENOUGH, usual_scale
+from rhfedmtl.training.config import GOOD_ENOUGH, default_scale
 from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan
 from rhfedmtl.training.result import Metrics
 from rhfedmtl.training.run import Run
@@ -179,11 +179,11 @@ class MeasuredAccounting:
 
     def state(self) -> dict[str, Any]:
         """The charges themselves: what was measured cannot be charged again from events."""
-        return {"charges": self.ledger.to_dict(), "spent": self.ledger.exact(), "prices": self._prices.state()}
+        return {"charges": self.ledger.to_dict(), "spent": self.ledger.exact_sums(), "prices": self._prices.state()}
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave."""
-        self.ledger.recall(Ledger.from_dict(state["charges"]).charges(), state["spent"])
+        self.ledger.restore(Ledger.from_dict(state["charges"]).charges(), state["spent"])
         self.planning_prices = self._prices.resume(state["prices"]) or self.planning_prices
 
 
@@ -255,7 +255,7 @@ def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: boo
     """How to run, from the configuration; without any end, until the gap is small beside the objective."""
     learning = config.learning
     return Settings(
-        scale=learning.scale or usual_scale(kind, private=private),
+        scale=learning.scale or default_scale(kind, private=private),
         certify_every=learning.certify_every,
         seed=learning.seed,
         target_gap=target_gap,
@@ -305,7 +305,9 @@ def check_round(run: Run, least_steps: int) -> None:
     run.meet()
     if run.ledger.can_afford(total := price()):
         return
-    way_out = run.pricing.way_out(run.pricing.one_round(situation := run.situation(), least_of(situation, least_steps)))
+    way_out = run.pricing.way_out(
+        run.pricing.one_round(situation := run.situation(), smallest_steps(situation, least_steps))
+    )
     work = f"{least_steps} steps" if least_steps else "one pass over its own rows"
     raise BudgetError(
         f"{run.pricing.shortage} cannot pay one round in which every terminal takes {work}, which costs "
