@@ -177,7 +177,7 @@ def test_a_plan_says_about_what_is_lost(terminals: int, rows: int, features: int
     lost = []
     for seed in range(4):
         config = RunConfig(request=request, budget=("energy=1e6",), scale="unit", seed=seed)
-        private_run, free = run(replace(config, privacy="epsilon=0.5,delta=1e-6")), run(config)
+        private_run, free = run(replace(config, privacy="epsilon=0.5,delta=1e-6", noise_from_seed=True)), run(config)
         lost.append(np.mean(free.metrics["accuracy"]) - np.mean(private_run.metrics["accuracy"]))
     assert private_run.private is not None
     assert 1 / 1.6 < private_run.private.buys[1]["lost"] / np.mean(lost) < 1.6
