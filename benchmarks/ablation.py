@@ -66,7 +66,9 @@ from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.weights import WeightProblem, within_budget
 from rhfedmtl.training import certifying, run
 from rhfedmtl.training.config import default_scale
-from rhfedmtl.training.run import Run, Settings, mean
+from rhfedmtl.training.result import mean
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 PASSES = (2, 5, 15, 50)
 FIRST_NUMBER, NUMBERS = 300_000, 60

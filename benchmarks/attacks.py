@@ -48,7 +48,8 @@ from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.messages import Update, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Terminal
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -25,7 +25,8 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.errors import BudgetError, DivergenceError
 from rhfedmtl.resources.billing import CloudEvent, RoundEvent
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 GAP = 1e-2
 MOST_ROUNDS = 400

@@ -36,7 +36,7 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.selection.regularisation import LEVEL, PATH2, TRIM, choose, trimmed_error
 from rhfedmtl.training.config import default_scale
-from rhfedmtl.training.run import Settings
+from rhfedmtl.training.settings import Settings
 
 SHARES = (0.0, TRIM / 2.0, TRIM, 2.0 * TRIM)
 NUMBERS = range(410_000, 410_012)

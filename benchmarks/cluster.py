@@ -32,7 +32,9 @@ from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training import checkpoint
-from rhfedmtl.training.run import Settings, make_cloud, train
+from rhfedmtl.training.clouds import make_cloud
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 REPEATS = 5
 METHOD = DualMethod(relationship=MeanRegularised(1e-3, 1e-2), intercept=False)

@@ -33,7 +33,7 @@ from rhfedmtl import Federation, Request, RHFedMTLClassifier, RHFedMTLRegressor,
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.maths.registry import LAMBDA1, LAMBDA2
-from rhfedmtl.training.run import mean
+from rhfedmtl.training.result import mean
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 

@@ -44,7 +44,8 @@ from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 FOR_CLASSES = ("synthetic", "har", "landmine")
 FOR_NUMBERS = ("synthetic numbers", "har numbers", "landmine numbers", "diabetes")

@@ -25,7 +25,8 @@ from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Run, Settings
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 PER_TASK = 1_000
 

@@ -31,7 +31,7 @@ from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.selection.tuning import Validation, tune
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.run import mean
+from rhfedmtl.training.result import mean
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 PRICES = ("energy=0.1,10",)

@@ -39,7 +39,9 @@ from rhfedmtl.maths.registry import LAMBDA2, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.config import default_scale
-from rhfedmtl.training.run import Result, Settings, mean, train
+from rhfedmtl.training.result import Result, mean
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 RESULTS = Path(__file__).parent / "results"
 PRICES = {"energy": {"terminal_step": 0.1, "station_round": 10.0}}

@@ -26,7 +26,8 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.policies.base import Plan, Situation
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Run, Settings
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 

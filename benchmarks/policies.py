@@ -29,7 +29,9 @@ from rhfedmtl.maths.intervals import interval
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Settings, mean, train
+from rhfedmtl.training.result import mean
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 GRID = (1, 2, 5, 10, 20, 40, 80, 160, 320)
 MERGES = ("add", "average")

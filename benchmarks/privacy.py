@@ -37,7 +37,7 @@ from rhfedmtl.roles.messages import Anchor
 from rhfedmtl.training import faults as schedule
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
-from rhfedmtl.training.run import mean
+from rhfedmtl.training.result import mean
 
 EPSILONS = (0.5, 1.0, 2.0, 8.0)
 RELEASED = (0.5, 1.0, 2.0, 4.0, 8.0)

@@ -34,7 +34,7 @@ from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.selection.folds import Precision, Solution, solve
 from rhfedmtl.selection.regularisation import choose, weighted
 from rhfedmtl.training.result import evaluate, mean
-from rhfedmtl.training.run import Settings
+from rhfedmtl.training.settings import Settings
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 METHODS = ("mean", "learned", "none", "pooled")

@@ -17,7 +17,9 @@ from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.losses import Hinge, Loss, SquaredHinge
 from rhfedmtl.maths.relationships import Unrelated
 from rhfedmtl.policies.fixed import Fixed
-from rhfedmtl.training.run import Result, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 LAMBDA = 1e-4
 GAP = 1e-6

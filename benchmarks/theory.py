@@ -39,7 +39,8 @@ from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.relationships import MeanRegularised, Relationship, Unrelated
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 DATA = Path(os.environ.get("RHFEDMTL_DATA", "."))
 GAMMA = 1.0

@@ -28,7 +28,8 @@ from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.theoretical import Theoretical, authors
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
-from rhfedmtl.training.run import Run, Settings
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 SEED = 7
 PROBLEMS = {

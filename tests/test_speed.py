@@ -20,7 +20,8 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.maths.losses import Hinge, SmoothedHinge, SquaredHinge
 from rhfedmtl.maths.relationships import Unrelated
 from rhfedmtl.policies.fixed import Fixed
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 SCRIPT = (sys.executable, str(Path(speed.__file__).resolve()))
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rhfedmtl.resources.ledger import Ledger
     from rhfedmtl.training.config import RunConfig
     from rhfedmtl.training.faults import Faults
-    from rhfedmtl.training.run import Result, Settings, train
+    from rhfedmtl.training.result import Result
+    from rhfedmtl.training.run import train
+    from rhfedmtl.training.settings import Settings
 
 __version__ = version("rhfedmtl")
 
@@ -46,9 +48,9 @@ _HOME = {
     "RHFedMTLClassifier": "estimators.classifier",
     "RHFedMTLRegressor": "estimators.regressor",
     "Request": "data.request",
-    "Result": "training.run",
+    "Result": "training.result",
     "RunConfig": "training.config",
-    "Settings": "training.run",
+    "Settings": "training.settings",
     "Source": "data.federation",
     "Split": "data.split",
     "TaskModels": "models.task_models",

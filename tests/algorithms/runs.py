@@ -12,7 +12,9 @@ from rhfedmtl.engines.registry import Execution
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Result, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 
 def _settings(engine: str = "inprocess", **settings: Any) -> Settings:

@@ -17,7 +17,8 @@ from rhfedmtl.policies.adaptive_fl import MOST, AdaptiveControl, Estimates, esti
 from rhfedmtl.policies.base import Observation, Plan, Situation
 from rhfedmtl.resources.billing import Placement
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Run, Settings
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 SIZES = np.array([4, 6, 5, 5])
 TASK = np.array([0, 0, 1, 1])

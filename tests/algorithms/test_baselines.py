@@ -28,7 +28,8 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 LOSS = SmoothedHinge()
 STEP, LAM, SEED = 0.3, 0.03, 5

@@ -14,7 +14,9 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.maths.losses import Squared
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Run, Settings, mean
+from rhfedmtl.training.result import mean
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 CLUSTER = np.array([0, 1, 0, 1, 0, 1])
 ROWS, D = 20, 4

@@ -15,7 +15,7 @@ from tests.reference.sgd import with_constant
 
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.algorithms.registry import ALGORITHMS
-from rhfedmtl.training.run import mean
+from rhfedmtl.training.result import mean
 
 LAM = 0.05
 SOLVERS: dict[str, Any] = {

@@ -24,7 +24,8 @@ from rhfedmtl.maths.losses import SmoothedHinge, Squared
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.messages import message_sizes
-from rhfedmtl.training.run import Run, Settings
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 LOSS = SmoothedHinge()
 STEP, LAM, SEED = 0.4, 0.03, 5

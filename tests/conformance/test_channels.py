@@ -29,7 +29,9 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.channel import Int8, MaskedSums
 from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, same
 from rhfedmtl.testing.runs import federation as synthetic
-from rhfedmtl.training.run import Result, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 CHANGING = [name for name, channel in SAMPLES.items() if not channel.identity]
 

@@ -15,7 +15,7 @@ from rhfedmtl.registry import load
 from rhfedmtl.testing import __main__ as program
 from rhfedmtl.testing import conformance, entries, runs
 from rhfedmtl.testing.runs import FAULTS, Case
-from rhfedmtl.training.run import Result
+from rhfedmtl.training.result import Result
 
 NOUNS = ("loss", "relationship", "merge", "policy")
 OTHERS = [(noun, name) for noun in NOUNS for name in load(conformance.KINDS[noun].registry)]

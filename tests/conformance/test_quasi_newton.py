@@ -31,7 +31,9 @@ from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.run import Result, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 SOLVERS = (ASCENT, NEWTON, NEWTON, NEWTON, NEWTON, ASCENT, NEWTON, NEWTON)
 

@@ -22,7 +22,8 @@ from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.terminal import Terminal
-from rhfedmtl.training.run import Run, Settings
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 LIAR = 5
 LABEL_LIES = {"weight": [1e9, 0.0, 0.0], "mean": [0.0, 1e9, 0.0], "square": [0.0, 0.0, 1e15]}

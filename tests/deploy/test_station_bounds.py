@@ -24,7 +24,8 @@ from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.plausibility import ImplausibleError
-from rhfedmtl.training.run import Run, Settings
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 CLASSIFIERS = SmoothedHinge(), SmoothedHinge(0.1), SmoothedHinge(5.0), Hinge(), SquaredHinge(), Logistic()
 assert {type(loss) for loss in (*CLASSIFIERS, Squared())} == {type(LOSSES[name]()) for name in LOSSES.own}, (

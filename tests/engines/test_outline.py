@@ -17,7 +17,9 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.testing.runs import BUDGET, COST, FAULTS, same
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
-from rhfedmtl.training.run import Result, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 UNEVEN = Recipe(Request(data="synthetic", tasks=3, terminals=12, settings={"unequal": 0.5, "test": 20}), 0)
 

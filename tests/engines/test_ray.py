@@ -37,7 +37,9 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import Store, sweep
 from rhfedmtl.testing.runs import COST, FAULTS, same
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.run import Result, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'rhfedmtl[ray]'")
 

@@ -34,7 +34,9 @@ from rhfedmtl.testing.runs import FAULTS, same
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.run import Progress, Result, Settings, train
+from rhfedmtl.training.result import Progress, Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 pytestmark = [
     pytest.mark.ray,

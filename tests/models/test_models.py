@@ -25,7 +25,8 @@ from rhfedmtl.maths.losses import Logistic, SmoothedHinge
 from rhfedmtl.models.model_file import MODEL, header
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 KINDS = {"binary": 2, "classes": 4, "regression": 0}
 

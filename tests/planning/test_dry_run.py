@@ -12,7 +12,8 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.planning.dry_run import Frozen, dry_run
 from rhfedmtl.policies.base import Plan
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Run, Settings
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 
 def test_different_numbers_of_rounds_cost_on_paper_what_they_cost() -> None:

@@ -37,7 +37,8 @@ from rhfedmtl.policies.theoretical import Theoretical
 from rhfedmtl.resources.costs import Budget, Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 PAPER = "energy=0.1,10"
 

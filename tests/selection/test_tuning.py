@@ -20,7 +20,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.selection.folds import hold_out, make_folds
 from rhfedmtl.selection.tuning import TRIALS, Candidate, Validation, best_of, candidates, tune, worth_of
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.run import mean
+from rhfedmtl.training.result import mean
 
 SMALL = {"step": (0.1, 0.5), "local_steps": (2, 10)}
 UNTUNED = {"constant"}

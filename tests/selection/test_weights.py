@@ -28,7 +28,7 @@ from rhfedmtl.runs.sweep import execute
 from rhfedmtl.selection.regularisation import PATH2
 from rhfedmtl.selection.weights import LOOKS, SHARE, HeldOutRows, choose_settings
 from rhfedmtl.training.checkpoint import Keeper, read
-from rhfedmtl.training.run import Progress
+from rhfedmtl.training.result import Progress
 
 REQUEST = Request("synthetic", tasks=20, terminals=5)
 

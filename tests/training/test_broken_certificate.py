@@ -19,7 +19,8 @@ from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.training.result import BROKEN
-from rhfedmtl.training.run import Run, Settings, train
+from rhfedmtl.training.run import Run, train
+from rhfedmtl.training.settings import Settings
 
 METHOD = DualMethod(SmoothedHinge(), MeanRegularised(0.1, 0.1))
 

@@ -48,7 +48,9 @@ from rhfedmtl.roles.messages import (
     message_sizes,
     round_zero_bytes,
 )
-from rhfedmtl.training.run import Result, Run, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import Run, train
+from rhfedmtl.training.settings import Settings
 
 
 def learn(budget: str = "", engine: str = "inprocess", **settings: object) -> Result:

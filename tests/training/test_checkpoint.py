@@ -24,7 +24,9 @@ from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import Keeper
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.packing import BestEffort, Packer, Unpacker
-from rhfedmtl.training.run import Progress, Result, Settings, train
+from rhfedmtl.training.result import Progress, Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 
 def learn(

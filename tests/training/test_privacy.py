@@ -39,7 +39,9 @@ from rhfedmtl.roles.terminal import Terminal
 from rhfedmtl.runs.recording import record
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.privacy import Privacy, Released, certificate, private
-from rhfedmtl.training.run import Result, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 MANY = Request(
     data="synthetic", tasks=2, terminals=60, settings={"samples": 8, "features": 6, "test": 50, "unequal": 0.4}

@@ -24,7 +24,9 @@ from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.faults import Faults, FaultSchedule
-from rhfedmtl.training.run import Result, Run, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import Run, train
+from rhfedmtl.training.settings import Settings
 
 QUICK = Settings(certify_every=10**9, max_rounds=300)
 METHOD = DualMethod(relationship=MeanRegularised(1e-2, 1e-2))

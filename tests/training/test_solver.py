@@ -15,7 +15,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.training.checkpoint import Keeper, read
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.run import Result
+from rhfedmtl.training.result import Result
 
 REQUEST = Request("synthetic", tasks=3, terminals=2)
 

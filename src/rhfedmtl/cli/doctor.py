@@ -94,7 +94,8 @@ def _speed() -> dict[str, Any]:
     from rhfedmtl.data.request import Request
     from rhfedmtl.engines.registry import Execution
     from rhfedmtl.policies.fixed import Fixed
-    from rhfedmtl.training.run import Settings, train
+    from rhfedmtl.training.run import train
+    from rhfedmtl.training.settings import Settings
 
     federation = Request(settings={"features": 64}, tasks=4, terminals=16, samples_per_task=2000).federation(0)
     settings = Settings(certify_every=10**9, execution=Execution(threads=1))

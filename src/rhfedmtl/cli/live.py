@@ -16,7 +16,7 @@ from rich.table import Column
 from rhfedmtl.cli.text import amount
 from rhfedmtl.roles.words import by_solver
 from rhfedmtl.training.config import GOOD_ENOUGH, OPEN_ROUNDS, RunConfig
-from rhfedmtl.training.run import Progress, mean
+from rhfedmtl.training.result import Progress, mean
 
 
 @contextmanager

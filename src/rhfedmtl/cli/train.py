@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rhfedmtl.runs.records import Record
     from rhfedmtl.runs.session import Session
     from rhfedmtl.training.checkpoint import Checkpoint
-    from rhfedmtl.training.run import Result
+    from rhfedmtl.training.result import Result
 
 HOW = tuple(each.name for each in fields(Execution))
 INTERRUPTED = 130

@@ -44,7 +44,8 @@ from rhfedmtl.resources.costs import Budget
 from rhfedmtl.roles.words import SOLVED
 from rhfedmtl.selection.unseen import pooled_model
 from rhfedmtl.training import snapshot
-from rhfedmtl.training.run import Result, Run
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import Run
 
 Array = npt.NDArray[Any]
 FLOATS = (np.float64, np.float32)

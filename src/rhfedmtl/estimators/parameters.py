@@ -26,7 +26,8 @@ from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, on_folds, within_budget
 from rhfedmtl.training.config import RunConfig, default_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
-from rhfedmtl.training.run import Before, Settings
+from rhfedmtl.training.settings import Settings
+from rhfedmtl.training.snapshot import Before
 
 LAST_SEED = 2**64 - 1
 PLAIN = (str, int, float, bool, dict, list, tuple, type(None))

@@ -20,13 +20,14 @@ from rhfedmtl.display import facts_html
 from rhfedmtl.errors import ConfigError, DataError, nearest, told_in_python
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
+from rhfedmtl.maths.metrics import scores
 from rhfedmtl.models import model_file
 from rhfedmtl.models import onnx as onnx_export
 from rhfedmtl.models.model_file import VERSION, file_of, loss_name, scaled_alike
 from rhfedmtl.models.release import Releases, noised
 from rhfedmtl.roles.cloud import Certificate
 from rhfedmtl.training.privacy import STATEMENT, Privacy
-from rhfedmtl.training.run import Result, scores
+from rhfedmtl.training.result import Result
 
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]

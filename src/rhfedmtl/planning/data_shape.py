@@ -21,7 +21,7 @@ from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes
 from rhfedmtl.roles.cloud import most_candidates
 from rhfedmtl.roles.messages import certificate_sizes, message_sizes, round_zero_bytes
 from rhfedmtl.training.clouds import regularisation
-from rhfedmtl.training.run import Settings
+from rhfedmtl.training.settings import Settings
 
 IntArray = npt.NDArray[np.int64]
 

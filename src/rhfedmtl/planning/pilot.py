@@ -40,7 +40,10 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.packing import Packer, Unpacker
-from rhfedmtl.training.run import Before, Result, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
+from rhfedmtl.training.snapshot import Before
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -37,7 +37,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, design
-from rhfedmtl.training.run import Settings
+from rhfedmtl.training.settings import Settings
 
 CURVE_POINTS = 48
 PRIOR = (

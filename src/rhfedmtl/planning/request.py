@@ -25,7 +25,7 @@ from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training.config import MAX_ROUNDS, RunConfig, default_scale
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.privacy import Privacy
-from rhfedmtl.training.run import Settings
+from rhfedmtl.training.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,9 @@ from rhfedmtl.resources.billing import cost_curve
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text, fits
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.weights import OpenWeights
-from rhfedmtl.training.run import Result, Settings, mean, train
+from rhfedmtl.training.result import Result, mean
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 FALLING = ("gap", "rmse")
 TARGETS = ("gap", "accuracy", "balanced_accuracy", "auc", "rmse")

@@ -23,7 +23,7 @@ from rhfedmtl.files import write_whole
 from rhfedmtl.plain import plain, read
 from rhfedmtl.resources.costs import binding
 from rhfedmtl.runs.records import FORMAT, Number, Record, RoundTable, Summary, columns
-from rhfedmtl.training.run import Progress, Watcher, mean
+from rhfedmtl.training.result import Progress, Watcher, mean
 
 NAME = "progress.jsonl"
 SWEEP = "sweep.progress"

@@ -20,7 +20,7 @@ from rhfedmtl.selection.tuning import TuningRecord
 from rhfedmtl.selection.weights import SelectionRecord
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.privacy import RESOURCE
-from rhfedmtl.training.run import Result, mean
+from rhfedmtl.training.result import Result, mean
 
 MOST_RELATED = 200
 """The relationship of more tasks than this is left out of a record."""

@@ -26,7 +26,7 @@ from rhfedmtl.plain import BESIDE, plain, read
 from rhfedmtl.roles.words import bounded, in_words
 from rhfedmtl.selection.tuning import TuningRecord
 from rhfedmtl.selection.weights import SelectionRecord
-from rhfedmtl.training.run import Result
+from rhfedmtl.training.result import Result
 
 FORMAT = 2
 RECORD = "run.json"

@@ -25,7 +25,7 @@ from rhfedmtl.selection.weights import Chosen, choose_settings
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import SECONDS, Checkpoint, Keeper
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.run import Result, Watcher
+from rhfedmtl.training.result import Result, Watcher
 
 CHECKPOINT = "checkpoint"
 

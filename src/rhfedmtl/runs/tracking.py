@@ -13,7 +13,7 @@ import numpy as np
 
 from rhfedmtl.errors import MissingExtraError
 from rhfedmtl.registry import Entry, Registry
-from rhfedmtl.training.run import Progress, Watcher, mean
+from rhfedmtl.training.result import Progress, Watcher, mean
 
 
 class Logger(Protocol):

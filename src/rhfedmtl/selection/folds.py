@@ -24,11 +24,13 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Loss
+from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.policies.base import Plan, Situation
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Certificate, Cloud
-from rhfedmtl.training.run import Run, Settings, scores
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
 
 IntArray = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]

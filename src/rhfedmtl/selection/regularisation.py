@@ -47,7 +47,7 @@ from rhfedmtl.selection.folds import (
     without,
     zero_scores,
 )
-from rhfedmtl.training.run import Settings
+from rhfedmtl.training.settings import Settings
 
 PATH1 = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
 PATH2 = (10.0, 3.0, 1.0, 0.3, 0.1, 3e-2, 1e-2, 3e-3, 1e-3, 0.0)

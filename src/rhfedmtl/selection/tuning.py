@@ -24,7 +24,7 @@ from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.plain import BESIDE
 from rhfedmtl.selection.folds import DRAW, hold_out
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.run import mean
+from rhfedmtl.training.result import mean
 
 Vector = npt.NDArray[np.float64]
 

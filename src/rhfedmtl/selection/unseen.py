@@ -19,7 +19,7 @@ from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.maths.relationships import Unrelated
 from rhfedmtl.selection.folds import Float64Array, Precision, solve
 from rhfedmtl.training.config import OPTIMUM, RunConfig
-from rhfedmtl.training.run import Settings
+from rhfedmtl.training.settings import Settings
 
 
 def pooled_model(built: Algorithm, federation: Federation, settings: Settings) -> tuple[Scaler, Float64Array] | None:

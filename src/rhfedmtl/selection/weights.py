@@ -32,6 +32,7 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.maths import metrics
+from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.resources.billing import event_totals
@@ -43,7 +44,10 @@ from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training import snapshot
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.run import Before, Progress, Run, Settings, Watcher, scores
+from rhfedmtl.training.result import Progress, Watcher
+from rhfedmtl.training.run import Run
+from rhfedmtl.training.settings import Settings
+from rhfedmtl.training.snapshot import Before
 
 Float64Array = npt.NDArray[np.float64]
 

@@ -30,7 +30,8 @@ from rhfedmtl.maths.intervals import interval
 from rhfedmtl.provenance import versions
 from rhfedmtl.runs.sweep import Watch, Workers, digest, made
 from rhfedmtl.selection.regularisation import choose
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 Array = npt.NDArray[Any]
 GAP, MOST_ROUNDS = 1e-3, 400

@@ -21,7 +21,8 @@ from rhfedmtl.selection.tuning import TRIALS, candidates
 from rhfedmtl.testing.runs import Case, engines_agree, federation, learn, require, same
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.config import RunConfig
-from rhfedmtl.training.run import Settings, train
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 PRICES = (("energy=0.1,10", 80.0), ("energy=0.1,10", 900.0), ("time=1,0.1", 60.0), ("bytes=byte:1", 4e4))
 WEIGHTS = ((1e-3, 1e-2), (1e-1, 0.0), (1e-2, 1.0))

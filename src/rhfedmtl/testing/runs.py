@@ -18,7 +18,9 @@ from rhfedmtl.plain import plain
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.recording import summary
 from rhfedmtl.training.faults import Faults
-from rhfedmtl.training.run import Result, Settings, train
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
 
 COST = ["energy=0.1,10,1", "time=0.01,0.1", "bytes=0,0"]
 BUDGET = {"energy": 250.0, "time": 30.0}

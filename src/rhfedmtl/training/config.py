@@ -28,7 +28,10 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.checkpoint import Checkpoint, Keeper
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.privacy import Privacy, check_loss, private
-from rhfedmtl.training.run import Before, Result, Settings, Watcher, train
+from rhfedmtl.training.result import Result, Watcher
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
+from rhfedmtl.training.snapshot import Before
 
 MAX_ROUNDS = 1_000_000
 """Bound on a run that has another end: a budget, a target gap or a number of server iterations."""

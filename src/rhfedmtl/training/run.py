@@ -21,7 +21,6 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import Excludes, IntArray, Outcome
 from rhfedmtl.errors import ConfigError, IncompleteError
-from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.quasi_newton import Solver
 from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.policies.base import REMEMBERED, Observation, Plan, Policy, Situation
@@ -38,14 +37,12 @@ from rhfedmtl.training.clouds import make_cloud, regularisation, solvers
 from rhfedmtl.training.faults import Faults, FaultSchedule
 from rhfedmtl.training.pricing import RoundPricing
 from rhfedmtl.training.privacy import KEY_BYTES, PrivatePlan
-from rhfedmtl.training.result import BROKEN, Metrics, Progress, Result, Watcher, mean
+from rhfedmtl.training.result import BROKEN, Metrics, Progress, Result, Watcher
 from rhfedmtl.training.round_zero import round_zero
 from rhfedmtl.training.settings import NEVER, Settings
 from rhfedmtl.training.site import Environment, Evaluation, LocalEvaluation, Site
 from rhfedmtl.training.snapshot import Before
 from rhfedmtl.training.state import RunState
-
-__all__ = ["Before", "Progress", "Result", "Run", "Settings", "Watcher", "make_cloud", "mean", "scores", "train"]
 
 
 def train(

@@ -25,7 +25,8 @@ from rhfedmtl.roles.words import how_many
 from rhfedmtl.runs.recording import summary
 from rhfedmtl.training import checkpoint, snapshot
 from rhfedmtl.training.privacy import STATEMENT
-from rhfedmtl.training.run import Progress, Result, Run, mean
+from rhfedmtl.training.result import Progress, Result, mean
+from rhfedmtl.training.run import Run
 
 BILL_S = 2.0
 """While a training runs, the bill is added up again at most so often."""

@@ -34,7 +34,8 @@ from rhfedmtl.deploy.node.state import CorruptError, unwritten
 from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.training.run import Progress, Run
+from rhfedmtl.training.result import Progress
+from rhfedmtl.training.run import Run
 
 Ready = Callable[..., list[str]]
 """Waits so many seconds for all that are expected, or only for ``members``, and says who is not there."""
