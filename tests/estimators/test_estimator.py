@@ -780,7 +780,7 @@ def test_rows_beyond_all_bounds_are_refused_in_prediction_too(small: Federation)
     [
         ({}, np.inf, r"repair it \(numbers go to 1e\+100\), or take it for a gap \(NaN in a frame\)"),
         ({}, "oops", r"take it for a gap \(NaN in a frame\), or leave the column out$"),
-        ({"budget": {"watts": 5}}, 1.0, "give one, as in cost watts=0.1,10"),
+        ({"budget": {"watts": 5}}, 1.0, "set it, as in cost watts=0.1,10"),
         ({"privacy": "epsilon=1", "scale": "standard"}, 1.0, "take scale unit"),
     ],
 )
