@@ -158,7 +158,8 @@ def choose_settings(
 def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bool:
     """Return True if λ2 is chosen although the user did not ask for it.
 
-    The tasks must be coupled, have enough rows for folds, and not so many numbers that the choice takes long.
+    The tasks must be coupled and have at most `MOST_NUMBERS` numbers, because the choice must not take long. Without a
+    budget (``limited`` is False) they also need enough rows for folds.
     """
     data = built.regroup(federation)
     coupled = isinstance(built.method, DualMethod) and built.method.relationship.coupling(data.n_tasks) > 0.0
