@@ -76,8 +76,6 @@ class Situation:
         Solvers that a plan may choose.
     planning_prices
         Prices to plan by (None: the ledger's prices). They are higher if a round may take longer than priced.
-    in_step
-        True if stations wait for each other after every BS iteration, and not only at server iterations.
     certify_every, seed
         The settings of the run.
     passes
@@ -101,7 +99,6 @@ class Situation:
     observed: list[Observation] = field(default_factory=list)
     solvers: tuple[Solver, ...] = (ASCENT,)
     planning_prices: Cost | None = None
-    in_step: bool = False
     certify_every: int | str = "auto"
     passes: int = 1
     seed: int = 0

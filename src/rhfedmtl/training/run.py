@@ -276,7 +276,6 @@ class Run:
             observed=self.state.observed[-REMEMBERED:],
             solvers=self._solvers,
             planning_prices=self.accounting.planning_prices,
-            in_step=not self._simulated,
             certify_every=self.settings.certify_every,
             passes=self.cloud.passes,
             seed=self.settings.seed,
