@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from rhfedmtl.roles.channel import FixedPoint
-from rhfedmtl.roles.messages import message_sizes
+from rhfedmtl.roles.message_sizes import message_sizes
 from rhfedmtl.roles.secure.masked_sums import MaskRoom
 from rhfedmtl.roles.secure.masking import Masker, seat
 

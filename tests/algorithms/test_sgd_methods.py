@@ -23,7 +23,7 @@ from rhfedmtl.errors import ConfigError, DivergenceError
 from rhfedmtl.maths.losses import SmoothedHinge, Squared
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.messages import message_sizes
+from rhfedmtl.roles.message_sizes import message_sizes
 from rhfedmtl.training.run import Run
 from rhfedmtl.training.settings import Settings
 

@@ -13,7 +13,8 @@ from rhfedmtl.deploy.wire.models import ModelMemory
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.mixtures import between, combined, rounded_share
 from rhfedmtl.roles.channel import Float32, Int8, Int16
-from rhfedmtl.roles.messages import FLOAT64, Anchor, Probe, Report, Update, Verdict, WorkOrder
+from rhfedmtl.roles.encoding import FLOAT64
+from rhfedmtl.roles.messages import Anchor, Probe, Report, Update, Verdict, WorkOrder
 
 D = 300
 RNG = np.random.default_rng(5)

@@ -49,6 +49,7 @@ from rhfedmtl.resources.billing import Placement, event_totals
 from rhfedmtl.resources.costs import Cost, Prices, fits
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles import messages as said
+from rhfedmtl.roles.message_sizes import message_sizes
 from rhfedmtl.roles.secure import masking
 from rhfedmtl.roles.station import BaseStation, Member, StationState
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
@@ -528,7 +529,7 @@ def test_every_question_of_a_round_can_be_sent_again(tmp_path: Path) -> None:
     config = read_cloud(nets.build(tmp_path / "net", nets.small(2, 2, 40)) / "cloud" / "cloud.toml")
     config = replace(config, resources=replace(config.resources, measured=("bytes",)))
     s = situation("energy=0.1,10 bytes=byte:1", "bytes=9000")
-    sizes = said.message_sizes((1, 1001), 1, 0)
+    sizes = message_sizes((1, 1001), 1, 0)
     s = replace(s, bytes=sizes)
     network: Any = SimpleNamespace(message_sizes=sizes, station=s.layout.terminal_task)
     accounting = MeasuredAccounting(config, network, s.ledger)

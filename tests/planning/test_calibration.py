@@ -13,7 +13,7 @@ from rhfedmtl.planning.calibration import Bench, Calibration, Power, calibrate, 
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.links import Link
-from rhfedmtl.roles.messages import message_sizes
+from rhfedmtl.roles.message_sizes import message_sizes
 
 MEASURED = Calibration(Bench(terminals=4), 1e-6, 1e-4, 2e-4, 3e-4, {64: 1.64e-4}, message_sizes((1, 100), 1, 0))
 

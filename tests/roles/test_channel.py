@@ -15,7 +15,8 @@ from tests.roles.channels import SAMPLES
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.roles.channel import Clip, FixedPoint, Int8, Rounding, settled
-from rhfedmtl.roles.messages import Update, Verdict, WorkOrder, message_sizes
+from rhfedmtl.roles.message_sizes import message_sizes
+from rhfedmtl.roles.messages import Update, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Terminal
 
 NUMBERS = st.floats(-1e6, 1e6)

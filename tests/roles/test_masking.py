@@ -19,7 +19,8 @@ from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles import round_zero
 from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums
-from rhfedmtl.roles.messages import DENSE, ENVELOPE, Anchor, Update, Verdict, WorkOrder, masking_bytes, message_sizes
+from rhfedmtl.roles.message_sizes import DENSE, masking_bytes, message_sizes
+from rhfedmtl.roles.messages import ENVELOPE, Anchor, Update, Verdict, WorkOrder
 from rhfedmtl.roles.secure import masks
 from rhfedmtl.roles.secure.masked_sums import MaskedSum, MaskRoom
 from rhfedmtl.roles.secure.masking import (

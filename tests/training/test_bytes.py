@@ -31,6 +31,7 @@ from rhfedmtl.resources.costs import read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.channel import Int8
+from rhfedmtl.roles.message_sizes import message_sizes, round_zero_bytes
 from rhfedmtl.roles.messages import (
     EMPTY,
     ENVELOPE,
@@ -45,8 +46,6 @@ from rhfedmtl.roles.messages import (
     Update,
     Verdict,
     WorkOrder,
-    message_sizes,
-    round_zero_bytes,
 )
 from rhfedmtl.training.result import Result
 from rhfedmtl.training.run import Run, train

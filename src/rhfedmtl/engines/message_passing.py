@@ -13,7 +13,8 @@ from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
-from rhfedmtl.roles.messages import Anchor, Centring, Report, Scaling, StationSums, message_sizes
+from rhfedmtl.roles.message_sizes import message_sizes
+from rhfedmtl.roles.messages import Anchor, Centring, Report, Scaling, StationSums
 from rhfedmtl.roles.plausibility import ImplausibleError
 from rhfedmtl.roles.round_zero import Spreads, together
 from rhfedmtl.roles.station import BaseStation, Merged

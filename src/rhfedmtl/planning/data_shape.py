@@ -19,7 +19,7 @@ from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes
 from rhfedmtl.roles.cloud import most_candidates
-from rhfedmtl.roles.messages import certificate_sizes, message_sizes, round_zero_bytes
+from rhfedmtl.roles.message_sizes import certificate_sizes, message_sizes, round_zero_bytes
 from rhfedmtl.training.clouds import regularisation
 from rhfedmtl.training.settings import Settings
 

@@ -39,7 +39,7 @@ class CertificateSizes(NamedTuple):
 
 
 class MessageSizes(NamedTuple):
-    """Bytes of the messages of a round on the two links; `roles.messages.message_sizes` computes them.
+    """Bytes of the messages of a round on the two links; `roles.message_sizes.message_sizes` computes them.
 
     The cloud sends ``request`` to a station to ask for a round, and the station returns ``result``. Both grow with its
     terminals, by ``each_request`` and ``each_result`` per terminal. ``named`` is an order that refers to a model which

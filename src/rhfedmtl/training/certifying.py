@@ -22,7 +22,8 @@ from rhfedmtl.resources.billing import Event, Placement, ReleaseEvent, RoundEven
 from rhfedmtl.resources.sizes import CertificateSizes
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Certificate, Cloud, NoisedCertificate, most_candidates
-from rhfedmtl.roles.messages import StationSums, certificate_sizes
+from rhfedmtl.roles.message_sizes import certificate_sizes
+from rhfedmtl.roles.messages import StationSums
 from rhfedmtl.roles.station import LARGEST_MODEL, refuse_divergence
 from rhfedmtl.training import privacy
 from rhfedmtl.training.accounting import Accounting

@@ -41,7 +41,7 @@ from rhfedmtl.resources.costs import Cost, Prices, times_affordable
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.channel import NoisedSums, standard_normal, with_noise
 from rhfedmtl.roles.cloud import NoisedCertificate
-from rhfedmtl.roles.messages import message_sizes
+from rhfedmtl.roles.message_sizes import message_sizes
 
 if TYPE_CHECKING:
     from rhfedmtl.engines.network import Network

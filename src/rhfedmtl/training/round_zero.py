@@ -15,7 +15,7 @@ from rhfedmtl.data.scaling import Scaler, scalers
 from rhfedmtl.engines.network import LabelCentring, Network
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.billing import Event, Placement, round_zero_events
-from rhfedmtl.roles.messages import round_zero_bytes
+from rhfedmtl.roles.message_sizes import round_zero_bytes
 from rhfedmtl.training.settings import Settings
 
 

@@ -28,7 +28,8 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.kernels.rounds import CURVE, dual_length
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.resources.sizes import framed
-from rhfedmtl.roles.messages import WIDE, MomentsReport, Report, StationSums, Sums, Vector, masking_bytes
+from rhfedmtl.roles.message_sizes import masking_bytes
+from rhfedmtl.roles.messages import WIDE, MomentsReport, Report, StationSums, Sums, Vector
 from rhfedmtl.roles.plausibility import EXACT, FAR, Bounds
 
 BODIES = {"assign": "done", "scale": "done", "centre": "done", "hide": "done", "transfer": "done", "trial": "metrics"}

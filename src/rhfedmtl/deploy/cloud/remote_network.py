@@ -25,7 +25,8 @@ from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, NEWTON
 from rhfedmtl.resources.sizes import MessageSizes
-from rhfedmtl.roles.messages import Anchor, Centring, Noising, Report, Scaling, StationSums, message_sizes
+from rhfedmtl.roles.message_sizes import message_sizes
+from rhfedmtl.roles.messages import Anchor, Centring, Noising, Report, Scaling, StationSums
 from rhfedmtl.roles.plausibility import ImplausibleError
 from rhfedmtl.training.privacy import PrivatePlan
 

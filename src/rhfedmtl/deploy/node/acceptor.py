@@ -27,7 +27,7 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.deploy.wire.models import ModelMemory
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.messages import FLOAT64
+from rhfedmtl.roles.encoding import FLOAT64
 
 GREETING_S = 10.0
 GREETING_BYTES = 1 << 12

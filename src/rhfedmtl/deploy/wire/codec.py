@@ -24,6 +24,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, Work
 from rhfedmtl.roles import messages as said
+from rhfedmtl.roles.encoding import FLOAT64
 from rhfedmtl.roles.secure import masking, masks
 from rhfedmtl.roles.station import Member, StationState
 from rhfedmtl.roles.terminal import TerminalState
@@ -58,7 +59,7 @@ def body(message: Proto) -> tuple[str, Any]:
     return name, getattr(message, name)
 
 
-def tensor(values: npt.ArrayLike, dtype: np.dtype[Any] = said.FLOAT64) -> wire.Tensor:
+def tensor(values: npt.ArrayLike, dtype: np.dtype[Any] = FLOAT64) -> wire.Tensor:
     """Numbers for the wire, of this type where it holds them exactly."""
     array = np.asarray(values, dtype="<f8")
     if dtype == np.float32 and np.array_equal(single := array.astype("<f4"), array):

@@ -23,7 +23,8 @@ from rhfedmtl.errors import PeerError, ProtocolError
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.runs import Runs, Tally, compact
 from rhfedmtl.resources.sizes import MessageSizes
-from rhfedmtl.roles.messages import Anchor, Report, StationSums, message_sizes
+from rhfedmtl.roles.message_sizes import message_sizes
+from rhfedmtl.roles.messages import Anchor, Report, StationSums
 
 Calls = Mapping[int, tuple[Any, ...]]
 

@@ -31,7 +31,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.channel import group_starts
-from rhfedmtl.roles.messages import SEAT, Message, mask_reach
+from rhfedmtl.roles.message_sizes import mask_reach
+from rhfedmtl.roles.messages import SEAT, Message
 from rhfedmtl.roles.secure import masks
 from rhfedmtl.roles.secure.masks import SEED, Words
 from rhfedmtl.roles.states import Table, follow, frozen

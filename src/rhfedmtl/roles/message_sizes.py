@@ -1,0 +1,197 @@
+"""Sizes of messages in bytes, for callers that do not make the messages.
+
+Policies plan with them, and batched engines charge them. A test compares them with the sizes of real messages.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from rhfedmtl.algorithms.method import Channel
+from rhfedmtl.data.centring import NUMBERS
+from rhfedmtl.data.preparation import Preparation
+from rhfedmtl.maths.kernels.rounds import CURVE
+from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes, framed
+from rhfedmtl.roles.encoding import INTEGER, NUMBER, delimited, model
+from rhfedmtl.roles.messages import (
+    EMPTY,
+    ENVELOPE,
+    SEAT,
+    WIDE,
+    Anchor,
+    Centring,
+    ColumnsAgreed,
+    ColumnsReport,
+    LabelsReport,
+    Message,
+    MomentsReport,
+    Probe,
+    Report,
+    RowProbe,
+    Scaling,
+    StationSums,
+    Sums,
+    Update,
+    Verdict,
+    WorkOrder,
+    field_bytes,
+    size_of,
+)
+
+IDENTITY = Channel()
+DENSE = 50
+"""Neighbours of a terminal in masked sums over small groups (`roles.secure.masking`); a small station uses all."""
+SECRET_SHARE = 16
+"""Bytes of a share of a secret."""
+
+
+def mask_reach(group: int) -> int:
+    """Return the number of neighbours on each side of a terminal, on a ring with groups of this size.
+
+    The reach is large enough that two members of a group have most neighbours in common: of two disjoint sets of
+    terminals, one cannot hold enough shares of one member while the other set holds enough shares of the other member.
+    """
+    return max(DENSE // 2, 3 * group // 2)
+
+
+def masking_bytes(terminals: int, least: int) -> tuple[int, int]:
+    """Return the bytes that a masked round adds for a terminal, down and up, besides its order and its words.
+
+    Partners go with the order. The deal for the next slot goes with the words.
+    """
+    if not terminals:
+        return 0, 0
+    largest = -(-terminals // max(terminals // least, 1))
+    near, members = min(terminals - 1, 2 * mask_reach(largest)), field_bytes(bytes(4 + -(-terminals // 8)))
+    shares = field_bytes(bytes(2 * SECRET_SHARE * near))
+    partners = delimited(INTEGER + members + field_bytes(bytes(SEAT * near)) + shares)
+    unmask = framed(ENVELOPE + delimited(INTEGER + members))
+    deal = delimited(2 * INTEGER + shares + field_bytes(bytes(SECRET_SHARE * near)))
+    opened = framed(ENVELOPE + delimited(2 * INTEGER + field_bytes(bytes(SECRET_SHARE * (near + 1)))))
+    return partners + unmask, deal + opened
+
+
+@cache
+def message_sizes(
+    shape: tuple[int, int],
+    shared_rows: int,
+    profile_length: int,
+    channel: Channel = IDENTITY,
+    masked_among: int = 0,
+) -> MessageSizes:
+    """Return the sizes of the messages of a round.
+
+    Parameters
+    ----------
+    shape : tuple[int, int]
+        Rows × features of orders and updates.
+    shared_rows : int
+        Rows that travel between station and cloud.
+    profile_length : int
+        Numbers in the profile of an update.
+    channel : Channel
+        Encoding of updates, models and reports.
+    masked_among : int
+        Terminals of the largest station if sums are masked, else 0.
+    """
+    down, up = masking_bytes(masked_among, channel.least)
+    w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
+    gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, profile_length)
+    request, result = 2 * delimited(0) + INTEGER + NUMBER, INTEGER + 2 * NUMBER + field_bytes(gains)
+    order = WorkOrder(0, 0, w, 1.0, 0, Verdict(), channel.model_dtype)
+    anchor, name = Anchor(0, 0, shared, 1.0, channel.model_dtype), model(shared.shape)
+    return MessageSizes(
+        order.n_bytes + down,
+        Update(0, 0, w, gains, profile, channel.dtype).n_bytes + up,
+        anchor.n_bytes,
+        Report(0, 0, 0, shared, 0, 0, channel.report_dtype).n_bytes,
+        framed(ENVELOPE + delimited(request)),
+        framed(ENVELOPE + delimited(result)),
+        3,
+        delimited(3 * INTEGER + 2 * NUMBER + 6),
+        size_of(order, model=model(shape)) + down,
+        Update(0, 0, w, gains, profile, channel.for_gradients.dtype).n_bytes + up,
+        size_of(anchor, center=name, origin=name),
+    )
+
+
+@cache
+def certificate_sizes(
+    shape: tuple[int, int],
+    n_models: int,
+    n_points: int,
+    dual_length: int,
+    channel: Channel,
+    *,
+    gradient: bool = False,
+    residual: bool = False,
+    known: int = 0,
+    masked_among: int = 0,
+) -> CertificateSizes:
+    """Return the sizes of the messages of a certificate.
+
+    It evaluates ``n_points`` combinations of ``n_models`` models, and terminals know ``known`` of the models. For one
+    combination a station also measures test metrics.
+    """
+    down, up = masking_bytes(masked_among, channel.least)
+    residuals = np.broadcast_to(0.0, 1 + n_models) if residual else None
+    matrix, models = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (n_models, *shape))
+    points, losses, dual = (np.broadcast_to(0.0, n) for n in ((n_points, n_models), n_points, dual_length))
+    slope = matrix if gradient else np.empty(0)
+    sent = (n_models - known) * model(shape, channel.model_dtype) + known * model(shape)
+    trial = framed(ENVELOPE + delimited(model(shape) + n_models * NUMBER))
+    metrics = framed(ENVELOPE + 4 * delimited(25))
+    return CertificateSizes(
+        size_of(Probe(0, 0, models, points, gradient, Verdict()), models=sent) + down,
+        Sums(0, 0, losses, dual, slope, residuals).n_bytes + up,
+        framed(ENVELOPE + delimited(sent + field_bytes(points))) + trial,
+        StationSums(0, 0, losses, dual, slope, 0, 0, residuals).n_bytes + metrics,
+    )
+
+
+def round_zero_bytes(
+    n_features: int,
+    *,
+    labels: bool = False,
+    preparation: Preparation | None = None,
+    masked_among: int = 0,
+    channel: Channel = IDENTITY,
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the bytes up and down of a terminal, and of a station, in round zero.
+
+    They cover the scaling of features (none if ``n_features`` is 0), the levels of labels, and the columns of a table.
+    Every node is charged for the whole vocabulary, the most that a terminal can send. If sums are masked, terminals
+    send moments, label sums, and counts and sums of columns under masks.
+    """
+    features, kind = np.broadcast_to(0.0, n_features), channel.moments_dtype
+    reports: list[tuple[int, Message]] = []
+    columns: list[Message] = []
+    answers: list[Message] = []
+    if n_features:
+        reports.append((n_features, MomentsReport(0, 0, features, features, kind)))
+        answers.append(Scaling(features, features, True, kind))
+    if preparation is not None:
+        zeros, words = np.zeros(len(preparation.columns)), preparation.vocabulary
+        columns.append(ColumnsReport(0, zeros, zeros, words))
+        answers.append(ColumnsAgreed(zeros, zeros, words))
+    if labels:
+        reports.append((1, LabelsReport(0, np.zeros(NUMBERS))))
+        answers.append(Centring(0.0))
+    column_bytes, down = (sum(message.n_bytes for message in part) for part in (columns, answers))
+    up = column_bytes + sum(message.n_bytes for _, message in reports) + len(answers) * EMPTY
+    station = up, down + (len(columns) + len(reports)) * EMPTY
+    if not masked_among:
+        return station, station
+    # Each masked sum: the numbers of the mean that it is about, and its own numbers.
+    sums = [size for width, _ in reports for size in ((0, 1 + width), (width, width))]
+    if preparation is not None:
+        sums.append((0, 2 * len(preparation.columns)))
+    masks_down, masks_up = masking_bytes(masked_among, channel.least)
+    terminal_up = terminal_down = 0
+    for about, width in sums:
+        words_up = framed(ENVELOPE + delimited(2 * INTEGER + delimited(8 * WIDE * width)))
+        terminal_up += words_up + masks_up
+        terminal_down += RowProbe(False, np.broadcast_to(0.0, about)).n_bytes + masks_down
+    return (terminal_up, down + terminal_down), station
