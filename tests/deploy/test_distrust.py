@@ -47,7 +47,7 @@ from rhfedmtl.resources.billing import Placement, event_totals
 from rhfedmtl.resources.costs import Budget, Cost
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.roles.messages import Join
 from rhfedmtl.training.state import RunState
 

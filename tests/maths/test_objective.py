@@ -58,7 +58,7 @@ def station_gap(lambda1: float, lambda2: float, credentials: bool) -> Any:
         network.round(number, np.full(5, 30))
     for report in network.reports(cloud.cloud_round):
         cloud.receive(report)
-    certificate = cloud.certify(network.sums(cloud.candidates(ahead=False)))
+    certificate = cloud.certify(network.sums(cloud.candidates(next_anchors=False)))
     assert certificate is not None
     lam = lambda1 + lambda2
     r = cloud.anchors.center[0] * lam / lambda2

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.roles.cloud import Certificate, Cloud
+from rhfedmtl.roles.certificates import Certificate
+from rhfedmtl.roles.cloud import Cloud
 
 UNEQUAL = ((7, 3, 12), (5, 1), (9, 4, 2, 6))
 

@@ -22,7 +22,7 @@ from rhfedmtl.data.split import Split, federate
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths.losses import Logistic, SmoothedHinge, SquaredHinge
 from rhfedmtl.maths.relationships import MeanRegularised, Unrelated
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.certificates import Certificate
 
 FILE = Path(os.environ.get("RHFEDMTL_DATA", ".")) / "har.npz"
 LAMBDA1, LAMBDA2 = 1e-2, 1e-3

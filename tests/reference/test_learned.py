@@ -19,7 +19,8 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
 from rhfedmtl.maths.relationships import Clusters, Graph, Learned, Relationship, Unrelated
-from rhfedmtl.roles.cloud import Certificate, Cloud
+from rhfedmtl.roles.certificates import Certificate
+from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.selection.folds import Precision, solve
 from rhfedmtl.selection.regularisation import choose, weighted
 from rhfedmtl.training.result import evaluate, mean

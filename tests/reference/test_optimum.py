@@ -15,7 +15,7 @@ from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.certificates import Certificate
 
 pytest.importorskip("cvxpy", reason="cvxpy is not installed")
 

@@ -12,7 +12,7 @@ from tests.roles.world import World
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.errors import ProtocolError
-from rhfedmtl.roles.cloud import CLOUD
+from rhfedmtl.roles.cloud_states import CLOUD
 from rhfedmtl.roles.messages import Join
 from rhfedmtl.roles.secure.masking import MASKER
 from rhfedmtl.roles.states import Table, follow, name

@@ -17,7 +17,7 @@ from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.training.result import BROKEN
 from rhfedmtl.training.run import Run, train
 from rhfedmtl.training.settings import Settings

@@ -32,8 +32,8 @@ from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.certificates import NoisedCertificate
 from rhfedmtl.roles.channel import Noised, NoisedSums
-from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.roles.messages import Anchor, Noising, Probe, Scaling, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Terminal
 from rhfedmtl.runs.recording import record

@@ -19,7 +19,7 @@ from rhfedmtl.maths.objective import any_models
 from rhfedmtl.models.model_file import loss_name
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.roles.averaging import certify_models
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.certificates import Certificate
 
 Float64Array = npt.NDArray[np.float64]
 

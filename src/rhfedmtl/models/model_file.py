@@ -18,7 +18,7 @@ from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.losses import Loss
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.plain import plain
-from rhfedmtl.roles.cloud import Certificate, NoisedCertificate
+from rhfedmtl.roles.certificates import Certificate, NoisedCertificate
 
 Array = npt.NDArray[Any]
 Models = Any

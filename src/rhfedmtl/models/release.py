@@ -25,8 +25,8 @@ from rhfedmtl.data.centring import with_intercepts, without_intercepts
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.coupling import Relationship, mix
 from rhfedmtl.maths.gaussian_privacy import epsilon_of
+from rhfedmtl.roles.certificates import NoisedCertificate
 from rhfedmtl.roles.channel import standard_normal
-from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.training.config import GOOD_ENOUGH
 from rhfedmtl.training.privacy import BOUNDED, SIMULATION, STATEMENT, Privacy
 

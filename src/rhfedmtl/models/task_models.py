@@ -25,7 +25,7 @@ from rhfedmtl.models import model_file
 from rhfedmtl.models import onnx as onnx_export
 from rhfedmtl.models.model_file import VERSION, file_of, loss_name, scaled_alike
 from rhfedmtl.models.release import Releases, noised
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.training.privacy import STATEMENT, Privacy
 from rhfedmtl.training.result import Result
 

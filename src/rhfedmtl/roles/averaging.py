@@ -1,4 +1,7 @@
-"""The cloud of methods whose stations tell it models: it sends their mean, or what else the method's server makes."""
+"""The cloud of methods whose stations report models instead of v_b: it sends their mean, or another server step.
+
+`training` and `deploy.cloud` use it like `roles.cloud.Cloud`. It has no dual variables and no coupling.
+"""
 
 from __future__ import annotations
 
@@ -14,52 +17,63 @@ from rhfedmtl.maths import objective
 from rhfedmtl.maths.objective import Dual, any_models
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models, Relationship
-from rhfedmtl.roles.cloud import Certificate, CloudStates
+from rhfedmtl.roles.certificates import Certificate
+from rhfedmtl.roles.cloud_states import CloudStates
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 
 
 class AveragingCloud(CloudStates):
-    """State machine of the cloud: send models, collect the stations', repeat.
+    """State machine of the cloud: send models, receive the stations' models, repeat.
 
-    There is no dual; models are certified by the gradient of their losses (`certify`).
+    The gradient of their losses certifies models (`certify`).
+
+    Parameters
+    ----------
+    initial : Vector
+        First model of every task.
+    n_tasks : int
+        Number of stations.
+    server : Server, optional
+        Server step of the method; by default the weighted mean.
+    channel : Channel, optional
+        Channel of models on their way to the terminals.
     """
 
     def __init__(
         self, initial: Vector, n_tasks: int, server: Server | None = None, channel: Channel | None = None
     ) -> None:
-        """``channel`` is that of models on their way down."""
         self.n_tasks = n_tasks
         self.channel = Channel() if channel is None else channel
-        self._told: Models | None = None  # what was certified last
+        self._probed: Models | None = None  # models of the last certificate, as terminals know them
         self.cloud_round = 0
         self._models: Models = np.broadcast_to(initial, (n_tasks, *initial.shape)).copy()
         self._n = np.ones(n_tasks)
         self._best_dual = 0.0
-        self._members: tuple[int, ...] = ()  # for whom that is, by counts of their changes
+        self._members: tuple[int, ...] = ()  # membership counts for which the best dual holds
         self._server = Server() if server is None else server
         self._sent = self._models
         self._memory = self._server.initial_memory(self._models)
 
     @property
     def models(self) -> Models:
-        """What the stations hold, as of their last reports: the rows that they share."""
+        """Shared rows of the stations' models, as of their last reports."""
         return self._models
 
     def merged(self, matrices: Models) -> Models:
-        """The stations' matrices as tasks are predicted with: what a station would go on from, or what it holds."""
+        """Return the models that predict for each task: the next server step, or the stations' personal models."""
         if self._server.personal:
             return matrices
         matrices = matrices.copy()
         matrices[:, : self._models.shape[1]] = self._next()[0]
         return matrices
 
-    def told(self, models: Models) -> Models:
-        """These models as terminals are told them for a certificate."""
-        self._told = self.channel.models(models, np.zeros_like(models) if self._told is None else self._told)
-        return self._told
+    def as_sent(self, models: Models) -> Models:
+        """Return these models as the channel sends them to terminals for a certificate."""
+        self._probed = self.channel.models(models, np.zeros_like(models) if self._probed is None else self._probed)
+        return self._probed
 
     def assign(self, solver: Solver = ASCENT) -> list[Anchor]:
-        """Start a server iteration: models for all stations, which hold them until they report."""
+        """Start a server iteration: return the models of all stations."""
         self._check(Anchor)
         self.cloud_round += 1
         sent, self._memory = self._next()
@@ -80,7 +94,7 @@ class AveragingCloud(CloudStates):
         return self._server.step(self._sent, self._models, self._n, self._memory)
 
     def receive(self, report: Report) -> bool:
-        """Take a station's models; False, and no change, where they belong to another server iteration."""
+        """Take a station's models; return False, and change nothing, if they are of another server iteration."""
         self._check(Report)
         if report.cloud_round != self.cloud_round:
             return False
@@ -93,37 +107,37 @@ class AveragingCloud(CloudStates):
     def certify(
         self, models: Models, sums: Sequence[StationSums | None], relationship: Relationship
     ) -> Certificate | None:
-        """Certificate of these models for a problem; None while a station's sums are missing."""
-        found = certify_models(models, sums, relationship)
-        if found is None:
+        """Return the certificate of these models for a problem; None while a station's sums are missing."""
+        certificate = certify_models(models, sums, relationship)
+        if certificate is None:
             return None
         members = tuple(s.membership for s in sums if s is not None)
-        kept = self._best_dual if members == self._members else 0.0  # others have another problem
-        self._best_dual, self._members = max(kept, found.dual), members
-        return replace(found, dual=self._best_dual)
+        last = self._best_dual if members == self._members else 0.0  # other members make another problem
+        self._best_dual, self._members = max(last, certificate.dual), members
+        return replace(certificate, dual=self._best_dual)
 
     def learn(self) -> None:
-        """Averaging has no relationship to learn."""
+        """Do nothing: averaging has no relationship to learn."""
 
 
 def certify_models(
     models: Models, sums: Sequence[StationSums | None], relationship: Relationship
 ) -> Certificate | None:
-    """P of any models and a lower bound on every P, from one round of `any_models`; None if sums are missing."""
-    told = [s for s in sums if s is not None]
-    if len(told) != len(models):
+    """Return P of any models and a lower bound on every P, from one round of `any_models`; None if sums are missing."""
+    present = [s for s in sums if s is not None]
+    if len(present) != len(models):
         return None
-    n = np.maximum([s.n_samples for s in told], 1).astype(np.float64)
-    losses, V = np.array([s.losses for s in told]), np.array([s.gradient for s in told]) / n[:, None, None]
+    n = np.maximum([s.n_samples for s in present], 1).astype(np.float64)
+    losses, V = np.array([s.losses for s in present]), np.array([s.gradient for s in present]) / n[:, None, None]
     primal, zero = objective.joint_primals(losses, n, any_models(models), relationship)
     dual = objective.between(Dual.zero(V), objective.gradient_dual(losses[:, 0], n, models, V), relationship)
-    number, each = max(s.round for s in told), losses[:, 0] / n
+    number = max(s.round for s in present)
     return Certificate(
         number,
         float(primal),
         dual.bound(relationship),
         models,
-        each,
+        losses[:, 0] / n,
         np.zeros(len(n)),
         zero=float(zero),
         found=number,

@@ -21,7 +21,8 @@ from rhfedmtl.policies.base import AUTO, CERTIFYING, Situation
 from rhfedmtl.resources.billing import Event, Placement, ReleaseEvent, RoundEvent, event_totals
 from rhfedmtl.resources.sizes import CertificateSizes
 from rhfedmtl.roles.averaging import AveragingCloud
-from rhfedmtl.roles.cloud import Certificate, Cloud, NoisedCertificate, most_candidates
+from rhfedmtl.roles.certificates import Certificate, NoisedCertificate
+from rhfedmtl.roles.cloud import Cloud, most_candidates
 from rhfedmtl.roles.message_sizes import certificate_sizes
 from rhfedmtl.roles.messages import StationSums
 from rhfedmtl.roles.station import LARGEST_MODEL, refuse_divergence
@@ -118,14 +119,14 @@ class Certifier:
         A method without a dual certifies its models alone. Raises IncompleteError if a station's sums are missing.
         """
         if isinstance(self._cloud, Cloud):
-            certificate = self._cloud.certify(self._sums(self._cloud.candidates(ahead=next_anchors)))
+            certificate = self._cloud.certify(self._sums(self._cloud.candidates(next_anchors=next_anchors)))
             if certificate is None:
                 raise IncompleteError("no certificate: a terminal or station did not report its sums, or has changed")
             return certificate
         assert isinstance(self._method, SgdMethod)
         models = self._merged()
         refuse_divergence(models, self.state.round, largest=LARGEST_MODEL)
-        models = self._cloud.told(models)
+        models = self._cloud.as_sent(models)
         certificate = self._cloud.certify(models, self._sums(any_models(models)), self._method.relationship)
         if certificate is None:
             raise IncompleteError("no certificate: a station did not report its sums")

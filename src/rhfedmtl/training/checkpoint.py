@@ -28,7 +28,7 @@ from rhfedmtl.training.packing import Array, External, Packer, Unpacker
 if TYPE_CHECKING:
     from rhfedmtl.training.run import Run
 
-FORMAT = 6
+FORMAT = 7
 SECONDS = 30.0
 """How often a run is put away unless told: at most so much work is done again after a crash."""
 SHARE = 0.05

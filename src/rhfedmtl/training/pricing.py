@@ -59,7 +59,7 @@ class RoundPricing:
 
     def starts_at_certified(self) -> bool:
         """Return True if stations start at a point of the last certificate."""
-        return isinstance(self._cloud, Cloud) and self._cloud.begins
+        return isinstance(self._cloud, Cloud) and self._cloud.starts_at_anchor
 
     def _next_models(self) -> Models | None:
         """Return the models that the next orders start from, if the cloud knows them."""

@@ -39,8 +39,8 @@ from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.resources.billing import Placement, event_totals, steps_affordable
 from rhfedmtl.resources.costs import Cost, Prices, times_affordable
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.certificates import NoisedCertificate
 from rhfedmtl.roles.channel import NoisedSums, standard_normal, with_noise
-from rhfedmtl.roles.cloud import NoisedCertificate
 from rhfedmtl.roles.message_sizes import message_sizes
 
 if TYPE_CHECKING:

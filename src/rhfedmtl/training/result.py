@@ -20,7 +20,7 @@ from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.policies.base import Observation, Plan
 from rhfedmtl.resources.billing import Event
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.training.privacy import PrivatePlan
 
 Metrics = dict[str, npt.NDArray[np.float64]]

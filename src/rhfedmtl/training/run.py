@@ -27,8 +27,9 @@ from rhfedmtl.policies.base import REMEMBERED, Observation, Plan, Policy, Situat
 from rhfedmtl.resources.billing import Event, Placement, RoundEvent
 from rhfedmtl.resources.costs import BudgetLike
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.roles.channel import keyed
-from rhfedmtl.roles.cloud import Certificate, Cloud
+from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.training import loop, snapshot
 from rhfedmtl.training.accounting import Accounting, DeclaredAccounting
 from rhfedmtl.training.certifying import Certification, Certifier, target_reached

@@ -15,7 +15,7 @@ from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Observation, Plan
 from rhfedmtl.resources.billing import Event
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.training.result import Metrics, Moment
 
 

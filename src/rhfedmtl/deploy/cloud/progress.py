@@ -20,7 +20,7 @@ from rhfedmtl.failpoints import failpoint
 from rhfedmtl.maths.losses import Loss
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.roles.words import how_many
 from rhfedmtl.runs.recording import summary
 from rhfedmtl.training import checkpoint, snapshot

@@ -1,0 +1,52 @@
+"""States of a cloud: before its first anchors, or in a server iteration. Both kinds of cloud use them."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from rhfedmtl.roles.messages import Anchor, Report, StationSums
+from rhfedmtl.roles.states import Event, Table, follow, frozen
+
+
+class CloudPhase(Enum):
+    """State of a cloud: before its first anchors, or in a server iteration."""
+
+    FRESH = "before its first server iteration"
+    ITERATING = "in a server iteration"
+
+
+CLOUD: Table[CloudPhase] = frozen(
+    {
+        CloudPhase.FRESH: {
+            "resume": CloudPhase.FRESH,
+            Anchor: CloudPhase.ITERATING,
+            Report: CloudPhase.FRESH,
+        },
+        CloudPhase.ITERATING: {
+            Anchor: CloudPhase.ITERATING,
+            Report: CloudPhase.ITERATING,
+            StationSums: CloudPhase.ITERATING,
+        },
+    }
+)
+
+
+class CloudStates:
+    """State of a cloud by the table ``CLOUD``: each server iteration is a state."""
+
+    cloud_round: int
+
+    @property
+    def passes(self) -> int:
+        """Passes over the rows that the next server iteration asks for, if the policy follows the method."""
+        return 1
+
+    @property
+    def phase(self) -> CloudPhase:
+        """Current state."""
+        return CloudPhase.ITERATING if self.cloud_round else CloudPhase.FRESH
+
+    def _check(self, event: Event) -> None:
+        phase = CloudPhase.ITERATING if self.cloud_round else CloudPhase.FRESH
+        if event not in CLOUD[phase]:
+            follow("the cloud", CLOUD, phase, event)
