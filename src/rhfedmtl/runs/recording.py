@@ -14,7 +14,7 @@ from rhfedmtl.plain import plain, read
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import BY_BUDGET, binding
-from rhfedmtl.roles.cloud import NoisedCertificate
+from rhfedmtl.roles.certificates import NoisedCertificate
 from rhfedmtl.runs.records import BillLine, Configuration, DataIdentity, Record, RoundTable, Summary, columns
 from rhfedmtl.selection.tuning import TuningRecord
 from rhfedmtl.selection.weights import SelectionRecord

@@ -28,7 +28,8 @@ from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.policies.base import Plan, Situation
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.cloud import Certificate, Cloud
+from rhfedmtl.roles.certificates import Certificate
+from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.training.run import Run
 from rhfedmtl.training.settings import Settings
 

@@ -31,7 +31,7 @@ from rhfedmtl.resources.billing import (
 )
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.cloud import Certificate
+from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.training.config import GOOD_ENOUGH, default_scale
 from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan
 from rhfedmtl.training.result import Metrics
