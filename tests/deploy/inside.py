@@ -68,7 +68,7 @@ def make_station(folder: Path, tmp_path: Path, **waits: float) -> StationService
     memory.allowed = {0, 1}
     memory.station.receive_anchor(Anchor(1, 0, np.zeros((1, NUMBERS)), 0.1))
     for t in (0, 1):
-        memory.station.admit(Join(t, 1, 15, SHARE))
+        memory.station.roster.admit(Join(t, 1, 15, SHARE))
     service.members.attendance.started = time.monotonic() - NEVER_S  # nobody is waited for as one that has just gone
     return service
 

@@ -277,7 +277,7 @@ def test_a_station_tells_of_its_members_before_it_speaks_for_them(tmp_path: Path
         service.link.send = send  # type: ignore[method-assign]
         for i in range(4):
             if i == 2:
-                service.memory.station.admit(Join(1, 2, 15, SHARE))
+                service.memory.station.roster.admit(Join(1, 2, 15, SHARE))
             if i == 3:
                 service.hello()
             service.requests.send(await service.requests.answer(wire.Request(id=i + 1, report=1)))

@@ -250,7 +250,7 @@ def test_ten_thousand_spoiled_messages_change_nothing(tmp_path: Path) -> None:
         service = StationService(read_station(folder / "station-0" / "station.toml"), Log("fuzz", "error"), Meters())
         service.memory.begin(job(folder))
         service.memory.allowed = {0, 1}
-        service.memory.station.admit(Join(0, 1, 15, np.ones((1, NUMBERS))))
+        service.memory.station.roster.admit(Join(0, 1, 15, np.ones((1, NUMBERS))))
         peer = Peer(TERMINAL_TO_STATION, folder, "terminal-0")
         before = service.memory.record().SerializeToString(deterministic=True)
         messages = corpus(0, np.random.default_rng(0))

@@ -20,7 +20,7 @@ from rhfedmtl.maths.losses import Hinge, Logistic, SmoothedHinge, Squared, Squar
 from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.resources.ledger import Ledger
-from rhfedmtl.roles.station import BaseStation
+from rhfedmtl.roles.roster import Roster
 from rhfedmtl.roles.terminal import Terminal
 from rhfedmtl.training.run import Run
 from rhfedmtl.training.settings import Settings
@@ -78,7 +78,7 @@ def right(merge: str) -> Any:
 def test_a_liar_is_taken_out_and_nobody_else(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accuracy of all tasks within two points of a run without it, and its share is in no sum."""
     merge = "line-search" if lie.startswith("line search") or lie == "gains × 3" else "add"
-    monkeypatch.setattr(BaseStation, "weight", 1.0)
+    monkeypatch.setattr(Roster, "max_weight", 1.0)
     found, stations = learned(DualMethod(SmoothedHinge(), merge=MERGES[merge]()), lie)
     assert [sorted(station.quarantined) for station in stations] == [[], [LIAR], []]
     assert LIAR not in stations[1].members

@@ -169,7 +169,7 @@ def test_a_forgotten_terminal_comes_back_with_what_it_knows(
         terminal, said = make_terminal(folder, tmp_path / "terminal"), []
         monkeypatch.setattr(terminal.link, "send", lambda **body: said.append(body))
         role, memory = service.memory.station, service.memory
-        role.forget(0)
+        role.roster.forget(0)
 
         async def greet() -> None:
             greeting = wire.TerminalUp.FromString(terminal.link.uplink.hello()).hello
@@ -260,7 +260,7 @@ def test_who_is_about_to_join_hears_of_the_scaling(folder: Path, tmp_path: Path)
 
     async def body() -> list[str]:
         service = make_station(folder, tmp_path)
-        service.memory.station.forget(1)
+        service.memory.station.roster.forget(1)
         here, joining = [await connect(service, folder, t) for t in (0, 1)]
         joining.sent()
         scaling = codec.to_wire(Scaling(np.zeros(NUMBERS - 1), np.ones(NUMBERS - 1), True))
@@ -301,7 +301,7 @@ def test_a_station_that_awaits_its_terminals_hears_that_one_will_not_come(folder
         service = make_station(folder, tmp_path, answer=NEVER_S)
         await welcome(service, folder)
         members, memory = service.members, service.memory
-        memory.station.forget(1)
+        memory.station.roster.forget(1)
         members.membership.begin()
         waiting = asyncio.create_task(members.membership.assemble())
         await settle()

@@ -253,7 +253,7 @@ def test_a_terminal_that_left_hears_where_it_belongs(folder: Path, tmp_path: Pat
     async def greeted() -> wire.Place:
         service = make_station(folder, tmp_path)
         service.memory.allowed = {1}
-        service.memory.station.forget(0)
+        service.memory.station.roster.forget(0)
         service.memory.leaving[0] = wire.Place(station=1, address="127.0.0.1:9")
         peer = await connect(service, folder, 0)
         welcome = peer.sent()[0].welcome
@@ -291,6 +291,6 @@ def test_an_old_terminal_joins_again_with_its_old_duals(world: World) -> None:
     with pytest.raises(OldStateError, match="old copy"):
         terminal.work(order)
     terminal.fall_back(station.members[0].incarnation)
-    station.admit(terminal.join())
+    station.roster.admit(terminal.join())
     assert np.abs(terminal.state.alpha).max() == np.abs(old.alpha).max()
     assert terminal.work(WorkOrder(10, 0, station.model, 1.0, 2, Verdict(0, 0.0, 9, terminal.incarnation))) is not None

@@ -50,8 +50,9 @@ from rhfedmtl.resources.costs import Cost, Prices, fits
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.message_sizes import message_sizes
+from rhfedmtl.roles.roster import Member, StationState
 from rhfedmtl.roles.secure import masking
-from rhfedmtl.roles.station import BaseStation, Member, StationState
+from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -236,7 +237,7 @@ def test_a_terminal_whose_station_forgot_everything_joins_with_what_it_knows() -
     terminal = Terminal(0, rows, rng.choice([-1.0, 1.0], size=(6, 1)), method)
     for lost in range(2):
         station = BaseStation(0, terminal.shape, method)
-        station.admit(terminal.join())
+        station.roster.admit(terminal.join())
         station.receive_anchor(said.Anchor(1, 0, np.zeros(terminal.shape), 0.1))
         for number in (1, 2):
             for order in station.open_round(number, {0: 5}):

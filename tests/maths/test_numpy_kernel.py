@@ -121,7 +121,7 @@ def test_merged_models_are_those_of_the_compiled_kernel(loss: str, merge: str) -
         terminals = [Terminal(t, X[p], y[p], method, weight=weight[p], kernel=kernel) for t, p in enumerate(parts)]
         station = BaseStation(0, terminals[0].shape, method)
         for terminal in terminals:
-            station.admit(terminal.join())
+            station.roster.admit(terminal.join())
         station.receive_anchor(Anchor(1, 0, np.zeros(station.shape), 0.1))
         for number in range(1, 6):
             for order in station.open_round(number, {0: 8, 1: 15}):
@@ -158,7 +158,7 @@ for loss, (merge, channel) in product(LOSSES.values(), ((Add, Int8), (LineSearch
     moments = Moments(report.count, report.mean, report.spread)
     terminal.scale(Scaling.of(Scaler.from_moments(moments, "standard-unit")))
     station = BaseStation(0, terminal.shape, method)
-    station.admit(terminal.join())
+    station.roster.admit(terminal.join())
     station.receive_anchor(Anchor(1, 0, np.zeros(terminal.shape), 1e-2))
     for number in range(1, 30):
         for order in station.open_round(number, {0: 30}):

@@ -25,14 +25,14 @@ class Trial:
         method = DualMethod(loss=loss, intercept=False)
         self.cloud = Cloud(method.relationship, 1, SHAPE, method.channel)
         self.station = BaseStation(0, SHAPE, method)
-        self.station.row_norm = 1.0
+        self.station.roster.row_norm = 1.0
         self.terminals = []
         for t in range(3):
             X = rng.normal(size=(5, SHAPE[1]))
             weight = rng.uniform(0.2, 3.0, size=5) if weights else None
             rows = X / np.linalg.norm(X, axis=1, keepdims=True), rng.choice([-1.0, 1.0], size=(5, 1))
             self.terminals.append(Terminal(t, *rows, method, seed=seed, weight=weight))
-            self.station.admit(self.terminals[t].join())
+            self.station.roster.admit(self.terminals[t].join())
         self.station.receive_anchor(self.cloud.assign()[0])
         for number in range(1, rounds + 1):
             for order in self.station.open_round(number, dict.fromkeys(range(3), 5)):
@@ -112,6 +112,6 @@ def test_a_complete_certificate_is_not_given_up_for_a_partial_one() -> None:
 def test_nothing_is_counted_without_a_bound(loss: Loss, row_norm: float, gradient: bool) -> None:
     """Labels, rows or duals without a bound, and gradients: no certificate without all members."""
     trial = Trial(loss, 0)
-    trial.station.row_norm = row_norm
+    trial.station.roster.row_norm = row_norm
     assert trial.sums((0, 2), gradient=gradient) is None
     assert trial.sums((0, 1, 2), gradient=gradient) is not None

@@ -639,7 +639,7 @@ def test_a_round_under_masks_is_the_round_that_engines_simulate(late: int) -> No
         terminals[t] = Terminal(t, random.normal(size=(7, 6)), y, method)
     station = BaseStation(0, (1, 7), method)
     for terminal in terminals.values():
-        station.admit(terminal.join())
+        station.roster.admit(terminal.join())
     station.receive_anchor(Anchor(1, 0, np.zeros((1, 7)), 0.1))
     world, ids = World(9), list(terminals)
     for number in (1, 2, 3):

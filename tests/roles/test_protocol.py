@@ -119,7 +119,7 @@ class Faults(RuleBasedStateMachine):
             self.world.lose_terminal(t)
             self.join(t, b, arrives)
         elif what == 3 and b not in self.world.open:
-            self.world.stations[b].forget(t)
+            self.world.stations[b].roster.forget(t)
         else:
             self.world.restart_terminal(t)
 

@@ -61,14 +61,14 @@ def summed(terminals: list[Any], asked: RowProbe) -> Any:
 def test_a_station_learns_moments_from_two_sums() -> None:
     """Those of all rows of its terminals, as if it had seen each terminal's."""
     station, terminals = world(SummingStation)
-    weight, mean = common(station.told_rows(first := RowProbe(False, np.empty(0)), summed(terminals, first)))
-    spread = station.told_rows(second := RowProbe(False, mean), summed(terminals, second))
-    known = station.add_moments({t.identity: t.moments() for t in terminals})
+    weight, mean = common(station.row_sums(first := RowProbe(False, np.empty(0)), summed(terminals, first)))
+    spread = station.row_sums(second := RowProbe(False, mean), summed(terminals, second))
+    known = station.roster.add_moments({t.identity: t.moments() for t in terminals})
     assert weight == known.count
     np.testing.assert_allclose(mean, known.mean, rtol=1e-12)
     np.testing.assert_allclose(spread, known.spread, rtol=1e-12)
     with pytest.raises(PeerError, match="terminals 3, 5, 8 together told"):
-        station.told_rows(first, summed(terminals[:2], first))
+        station.row_sums(first, summed(terminals[:2], first))
     with pytest.raises(PeerError, match=r"about a mean of shape \(7,\)"):
         terminals[0].row_sums(RowProbe(False, np.zeros(7)))
 

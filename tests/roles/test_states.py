@@ -14,9 +14,9 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.errors import ProtocolError
 from rhfedmtl.roles.cloud_states import CLOUD
 from rhfedmtl.roles.messages import Join
+from rhfedmtl.roles.roster import STATION, StationPhase
 from rhfedmtl.roles.secure.masking import MASKER
 from rhfedmtl.roles.states import Table, follow, name
-from rhfedmtl.roles.station import STATION, StationPhase
 from rhfedmtl.roles.terminal import TERMINAL, Phase
 
 PAGE = Path(__file__).parents[2] / "docs/state_machines.md"
@@ -78,11 +78,11 @@ def test_roles_go_from_state_to_state_as_the_tables_say() -> None:
     world.close_round(0)
     do(world.open_round, 0, [0], 0, 3)
     world.close_round(0)
-    assert station.release(0).verdict.factor == 1.0
-    leave = terminal.leave(station.release(0))
+    assert station.roster.release(0, station.round).verdict.factor == 1.0
+    leave = terminal.leave(station.roster.release(0, station.round))
     assert leave is not None
     seen.append(terminal.phase)
-    terminal.goodbye(station.remove(leave))
+    terminal.goodbye(station.roster.remove(leave))
     seen.append(terminal.phase)
     D, A, P, L = Phase.DETACHED, Phase.ATTACHED, Phase.PENDING, Phase.LEAVING
     assert seen == [D, A, P, A, P, P, L, D]

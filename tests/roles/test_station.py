@@ -27,7 +27,7 @@ def station(method: DualMethod | None = None, members: int = 2) -> BaseStation:
     made = BaseStation(0, SHAPE, method or DualMethod())
     made.receive_anchor(Anchor(1, 0, np.zeros(SHAPE), 0.1))
     for t in range(members):
-        made.admit(Join(t, 1, 4, SHARE))
+        made.roster.admit(Join(t, 1, 4, SHARE))
     return made
 
 
@@ -104,10 +104,10 @@ def test_rounds_are_driven_in_order() -> None:
     base.open_round(2, {0: 1})
     for forbidden in (
         lambda: base.open_round(3, {0: 1}),
-        lambda: base.admit(Join(5, 1, 1, SHARE)),
-        lambda: base.remove(Leave(0, 1, SHARE)),
-        lambda: base.release(0),
-        lambda: base.forget(0),
+        lambda: base.roster.admit(Join(5, 1, 1, SHARE)),
+        lambda: base.roster.remove(Leave(0, 1, SHARE)),
+        lambda: base.roster.release(0, base.round),
+        lambda: base.roster.forget(0),
         lambda: base.probes(np.zeros((1, *SHAPE)), ONE),
         lambda: base.receive_anchor(Anchor(2, 0, np.zeros(SHAPE), 0.1)),
     ):
@@ -149,7 +149,7 @@ def test_a_join_that_cannot_be_right_is_refused(join: Join) -> None:
     """No samples, another number of features, or a share that is not finite."""
     base = station()
     with pytest.raises(PeerError, match="terminal 5"):
-        base.admit(join)
+        base.roster.admit(join)
     assert 5 not in base.members
 
 
@@ -182,14 +182,14 @@ def test_an_older_anchor_is_ignored() -> None:
 def test_repeated_joins_and_leaves_count_once() -> None:
     """A join or leave that comes again, or comes late, leaves the sum alone."""
     base = station(members=1)
-    base.admit(Join(0, 1, 9, 5 * SHARE))
+    base.roster.admit(Join(0, 1, 9, 5 * SHARE))
     np.testing.assert_array_equal(base.U, SHARE)
-    assert base.remove(Leave(0, 1, SHARE)).incarnation == 1
-    assert base.remove(Leave(0, 1, SHARE)).incarnation == 1
-    base.admit(Join(0, 1, 4, SHARE))
+    assert base.roster.remove(Leave(0, 1, SHARE)).incarnation == 1
+    assert base.roster.remove(Leave(0, 1, SHARE)).incarnation == 1
+    base.roster.admit(Join(0, 1, 4, SHARE))
     assert base.members == {}
-    base.admit(Join(0, 3, 4, 2 * SHARE))
-    base.remove(Leave(0, 1, SHARE))
+    base.roster.admit(Join(0, 3, 4, 2 * SHARE))
+    base.roster.remove(Leave(0, 1, SHARE))
     np.testing.assert_array_equal(base.U, 2 * SHARE)
 
 
@@ -199,7 +199,7 @@ def test_a_new_incarnation_replaces_the_share_of_the_old_one() -> None:
     base.open_round(1, {0: 1})
     base.receive(update(1))
     base.close_round()
-    base.admit(Join(0, 2, 6, np.zeros(SHAPE)))
+    base.roster.admit(Join(0, 2, 6, np.zeros(SHAPE)))
     np.testing.assert_allclose(base.U, SHARE, atol=1e-15)
     assert base.n_samples == 10
 
@@ -208,16 +208,16 @@ def test_a_share_that_is_not_ones_own_is_refused() -> None:
     """A leave that would break the sum is a peer's error."""
     base = station()
     with pytest.raises(PeerError, match="not its own"):
-        base.remove(Leave(0, 1, SHARE + 0.1))
+        base.roster.remove(Leave(0, 1, SHARE + 0.1))
     with pytest.raises(PeerError, match="not under station"):
-        base.release(12)
+        base.roster.release(12, base.round)
 
 
 def test_features_that_cancel_do_not_hold_a_terminal_back() -> None:
     """Rounding is judged against the size of the share, not against an entry in which large terms cancelled."""
     base = station(members=0)
-    base.admit(Join(0, 1, 4, np.array([[1e8, 1e-9, 0.0]])))
-    base.remove(Leave(0, 1, np.array([[1e8, 2e-9, 1e-8]])))
+    base.roster.admit(Join(0, 1, 4, np.array([[1e8, 1e-9, 0.0]])))
+    base.roster.remove(Leave(0, 1, np.array([[1e8, 2e-9, 1e-8]])))
     assert base.members == {}
 
 
@@ -227,11 +227,11 @@ def test_a_forgotten_terminal_is_subtracted_and_may_come_back() -> None:
     base.open_round(1, {0: 1})
     base.receive(update(1))
     base.close_round()
-    base.forget(0)
+    base.roster.forget(0)
     np.testing.assert_allclose(base.U, SHARE, atol=1e-15)
-    assert base.release(0).verdict.factor == 1.0
-    assert base.remove(Leave(0, 1, SHARE + 1.0)).terminal == 0
-    base.admit(Join(0, 2, 4, SHARE + 1.0))
+    assert base.roster.release(0, base.round).verdict.factor == 1.0
+    assert base.roster.remove(Leave(0, 1, SHARE + 1.0)).terminal == 0
+    base.roster.admit(Join(0, 2, 4, SHARE + 1.0))
     np.testing.assert_allclose(base.U, 2 * SHARE + 1.0, atol=1e-15)
 
 
@@ -257,7 +257,7 @@ def test_sums_from_before_a_merge_or_a_change_of_members_do_not_count() -> None:
     base.close_round()
     assert base.add_sums([sums(0, number), sums(1, number)]) is None
     number = base.probes(np.zeros((1, *SHAPE)), ONE)[0].number
-    base.admit(Join(0, 2, 4, SHARE))
+    base.roster.admit(Join(0, 2, 4, SHARE))
     assert base.add_sums([sums(0, number), sums(1, number)]) is None
 
 
@@ -273,8 +273,8 @@ def test_sums_that_cannot_be_right_are_refused() -> None:
 def test_shares_that_were_told_before_the_scaling_are_looked_at_again() -> None:
     """Before rows are known to be short a share may be of any length; once they are, one that is too long goes."""
     base = station()
-    base.admit(Join(2, 1, 4, 1e3 * SHARE))
-    base.scaled(Scaling.of(Scaler(unit=True)))
+    base.roster.admit(Join(2, 1, 4, 1e3 * SHARE))
+    base.roster.scaled(Scaling.of(Scaler(unit=True)))
     assert [*base.members] == [0, 1]
     assert "a share of norm" in base.quarantined[2]
     np.testing.assert_allclose(base.U, 2 * SHARE)

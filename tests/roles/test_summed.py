@@ -31,12 +31,12 @@ def world(kind: type[BaseStation], method: DualMethod = METHOD) -> tuple[Any, li
     """A station that has an anchor, and its terminals."""
     rng = np.random.default_rng(0)
     station = kind(0, (1, 5), method)
-    station.scaled(UNIT)
+    station.roster.scaled(UNIT)
     station.receive_anchor(Anchor(1, 0, np.zeros((1, 5)), 0.1))
     terminals = [Terminal(t, rng.normal(size=(7, 4)), rng.choice([-1.0, 1.0], size=(7, 1)), method) for t in IDS]
     for terminal in terminals:
         terminal.scale(UNIT)
-        station.admit(terminal.join())
+        station.roster.admit(terminal.join())
     return station, terminals
 
 
@@ -77,7 +77,7 @@ def test_a_sum_is_merged_as_its_parts_are(method: DualMethod) -> None:
         [t.probe(p) for t, p in zip(these, station.probes(MODELS, POINTS, gradient=True), strict=True)]
         for station, these in ((blind, below), (seeing, others))
     )
-    found, sums = blind.told_sums(summed(told), blind.members), seeing.add_sums(known)
+    found, sums = blind.masked_sums(summed(told), blind.members), seeing.add_sums(known)
     for name in ("losses", "dual", "gradient", "residual"):
         np.testing.assert_array_equal(getattr(found, name), getattr(sums, name))
 
@@ -108,7 +108,7 @@ def test_sums_that_cannot_be_are_no_certificate() -> None:
     assert told[0] is not None
     told[0] = replace(told[0], losses=told[0].losses + 1e4)
     with pytest.raises(PeerError, match="terminals 3, 5, 8 together told a loss of"):
-        station.told_sums(summed(told), station.members)
+        station.masked_sums(summed(told), station.members)
 
 
 def test_too_few_are_void() -> None:
@@ -128,10 +128,10 @@ def test_a_private_certificate_counts_the_missing_at_their_worst(kind: type[Base
     def found(parts: list[Any]) -> float:
         if kind is BaseStation:
             return float(station.add_sums(parts).losses[0])
-        return float(station.told_sums(summed(parts), [part.terminal for part in parts]).losses[0])
+        return float(station.masked_sums(summed(parts), [part.terminal for part in parts]).losses[0])
 
     whole, without = found(told), found(told[:2])
-    most = 7 * largest_terms(METHOD.loss, model[0], station.row_norm)
+    most = 7 * largest_terms(METHOD.loss, model[0], station.roster.row_norm)
     assert without == pytest.approx(whole - float(told[2].losses[0]) + most)
     assert whole <= without <= whole + most
     plain = [t.probe(p) for t, p in zip(terminals, station.probes(model, point), strict=True)]

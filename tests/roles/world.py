@@ -9,7 +9,8 @@ import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.roles.messages import Anchor, Goodbye, Join, Leave, Probe, Release, Sums, Update, WorkOrder
-from rhfedmtl.roles.station import BaseStation, Member, StationState
+from rhfedmtl.roles.roster import Member, StationState
+from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.terminal import Phase, Terminal, TerminalState
 
 D = 3
@@ -83,7 +84,7 @@ class World:
         """Terminal t asks its station to let it go."""
         b = self.home[t]
         assert b is not None
-        self._from_station(b, [self.stations[b].release(t)])
+        self._from_station(b, [self.stations[b].roster.release(t, self.stations[b].round)])
 
     def join(self, t: int, b: int) -> None:
         """Terminal t presents itself to its station, or to the one it chose."""
@@ -155,9 +156,9 @@ class World:
         if isinstance(message, Update):
             station.receive(message)
         elif isinstance(message, Join):
-            station.admit(message)
+            station.roster.admit(message)
         elif isinstance(message, Leave):
-            self._from_station(b, [station.remove(message)])
+            self._from_station(b, [station.roster.remove(message)])
         else:
             self.sums[b].append(message)
             self.check_sums(b)

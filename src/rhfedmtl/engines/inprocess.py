@@ -24,11 +24,11 @@ from rhfedmtl.maths.kernels.kernel import gradients
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.quasi_newton import GRADIENT
 from rhfedmtl.resources.sizes import MessageSizes
-from rhfedmtl.roles.channel import kept_back, settled
+from rhfedmtl.roles.channel import kept_back, sent_models, settled
 from rhfedmtl.roles.message_sizes import message_sizes
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, check_anchors
+from rhfedmtl.roles.plausibility import refuse_divergence
 from rhfedmtl.roles.round_zero import Spreads, together
-from rhfedmtl.roles.station import refuse_divergence, sent_models
 
 
 class Cohort(NamedTuple):

@@ -1,4 +1,7 @@
-"""The roles, message by message, in one process: the plain path that shows what every engine must reproduce."""
+"""Engine ``linked``: the roles, message by message, in one process.
+
+It is the plain reference: every other exact engine gives the same numbers. Messages are direct calls, so none is lost.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from rhfedmtl.roles.message_sizes import message_sizes
 from rhfedmtl.roles.messages import Anchor, Centring, Report, Scaling, StationSums
 from rhfedmtl.roles.plausibility import ImplausibleError
 from rhfedmtl.roles.round_zero import Spreads, together
-from rhfedmtl.roles.station import BaseStation, Merged
+from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.terminal import Terminal
 
 
@@ -36,24 +39,23 @@ class MessagePassing:
         matrix, shared = (method.rows(self.shape[0]), self.shape[1]), method.shared_rows(self.shape[0])
         self.stations = [BaseStation(b, matrix, method, shared, seed=seed) for b in range(federation.n_tasks)]
         counts = np.diff(federation.terminal_offsets) if present is None else present
-        self.terminals = [self._make_terminal(t, int(count), seed) for t, count in enumerate(counts)]
+        self.terminals = []
+        for t, count in enumerate(counts.tolist()):
+            X, y, weight = self._rows(t, 0, count)
+            self.terminals.append(Terminal(t, X, y, method, seed=seed, weight=weight))
         self.station = federation.terminal_task.astype(np.int64)
         for terminal, b in zip(self.terminals, self.station, strict=True):
             with contextlib.suppress(ImplausibleError):
-                self.stations[b].admit(terminal.join())
+                self.stations[b].roster.admit(terminal.join())
             self._strike(self.stations[b])
 
-    def _make_terminal(self, t: int, count: int, seed: int) -> Terminal:
-        X, y, weight = self._rows(t, 0, count)
-        return Terminal(t, X, y, self.method, seed=seed, weight=weight)
-
     def _rows(self, t: int, first: int, last: int) -> tuple[FloatArray, Float64Array, Float64Array | None]:
-        """Rows first … last − 1 of a terminal, as they are before scaling."""
+        """Return rows first … last − 1 of a terminal, before scaling."""
         start = int(self._federation.terminal_offsets[t])
         rows = slice(start + first, start + last)
-        weight = self._federation.sample_weight
-        own_weight = None if weight is None else np.asarray(weight[rows], dtype=np.float64)
-        return self._federation.X[rows], self._y[rows], own_weight
+        weights = self._federation.sample_weight
+        weight = None if weights is None else np.asarray(weights[rows], dtype=np.float64)
+        return self._federation.X[rows], self._y[rows], weight
 
     @property
     def sizes(self) -> IntArray:
@@ -62,70 +64,65 @@ class MessagePassing:
 
     @property
     def message_sizes(self) -> MessageSizes:
-        """Bytes of the messages of a round."""
+        """Sizes of the messages of a round."""
         shared = self.method.shared_rows(self.shape[0])
         among = self.method.channel.masked_among(np.diff(self._federation.task_offsets))
         return message_sizes(self.stations[0].shape, shared, self.method.profile_length, self.method.channel, among)
 
     @property
     def V(self) -> Float64Array:
-        """What the stations tell the cloud."""
+        """v_b of every station, as it is reported."""
         return np.array([station.v for station in self.stations])
 
     @property
     def models(self) -> Float64Array:
-        """What orders start from."""
+        """Models of the orders, of every station."""
         return np.array([station.model for station in self.stations])
 
     def assign(self, anchors: list[Anchor]) -> None:
-        """Hand each station its anchor."""
+        """Pass each station its anchor."""
         for anchor in anchors:
             self.stations[anchor.task].receive_anchor(anchor)
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
-        """One BS iteration: orders down, updates up, merge."""
-        merged = [self._station_round(station, number, local_steps, arrives) for station in self.stations]
+        """Run one BS iteration: orders down, updates up, merge."""
+        merged = []
+        for station in self.stations:
+            steps = {t: int(local_steps[t]) for t in station.members if local_steps[t] > 0}
+            for order in station.open_round(number, steps):
+                update = self.terminals[order.terminal].work(order)
+                if update is not None and (arrives is None or arrives[order.terminal]):
+                    with contextlib.suppress(ImplausibleError):  # the station quarantines it when the round closes
+                        station.receive(update)
+            merged.append(station.close_round())
+            self._strike(station)
         return Outcome(
             np.array([len(m.answered) for m in merged]),
             np.array([m.factor for m in merged]),
             np.array([m.gains for m in merged]),
         )
 
-    def _station_round(
-        self, station: BaseStation, number: int, local_steps: IntArray, arrives: BoolArray | None
-    ) -> Merged:
-        steps = {t: int(local_steps[t]) for t in station.members if local_steps[t] > 0}
-        for order in station.open_round(number, steps):
-            update = self.terminals[order.terminal].work(order)
-            if update is not None and (arrives is None or arrives[order.terminal]):
-                with contextlib.suppress(ImplausibleError):  # the station takes it out when the round closes
-                    station.receive(update)
-        merged = station.close_round()
-        self._strike(station)
-        return merged
-
     def _strike(self, station: BaseStation) -> None:
-        """Note who is under no station any more."""
+        """Record that quarantined terminals are under no station."""
         for t in station.quarantined:
             self.station[t] = -1
 
     def reports(self, cloud_round: int) -> list[Report]:
-        """v_b of every station."""
+        """Return the reports of all stations."""
         return [station.report(cloud_round) for station in self.stations]
 
     def sums(self, points: Points) -> list[StationSums | None]:
-        """Probe every terminal, and add up at the stations."""
-        return [self._station_sums(station, points) for station in self.stations]
-
-    def _station_sums(self, station: BaseStation, points: Points) -> StationSums | None:
-        probes = station.probes(points.models[:, station.task], points.combinations, gradient=points.gradient)
-        answers = [self.terminals[probe.terminal].probe(probe) for probe in probes]
-        found = station.add_sums([sums for sums in answers if sums is not None])
-        self._strike(station)
-        return found
+        """Probe every terminal, and return the sums of every station."""
+        sums = []
+        for station in self.stations:
+            probes = station.probes(points.models[:, station.task], points.combinations, gradient=points.gradient)
+            answers = [self.terminals[probe.terminal].probe(probe) for probe in probes]
+            sums.append(station.add_sums([answer for answer in answers if answer is not None]))
+            self._strike(station)
+        return sums
 
     def station_shares(self) -> Float64Array:
-        """Add up what every terminal has in its station's sum."""
+        """Return the sum of the members' shares, of every station."""
         return np.array(
             [
                 sum((member.share for _, member in sorted(station.members.items())), np.zeros(station.shape))
@@ -134,73 +131,74 @@ class MessagePassing:
         )
 
     def moments(self) -> list[Moments]:
-        """Collect moments from every terminal, and add up at the stations."""
+        """Round zero: return the moments of the training rows of every station."""
         return [self._moments(station) for station in self.stations]
 
     def _moments(self, station: BaseStation) -> Moments:
         if self.method.channel.sums_only:
             return together(Spreads.of_moments([self.terminals[t].moments() for t in sorted(station.members)])).moments
-        found = station.add_moments({t: self.terminals[t].moments() for t in sorted(station.members)})
+        moments = station.roster.add_moments({t: self.terminals[t].moments() for t in sorted(station.members)})
         self._strike(station)
-        return found
+        return moments
 
     def labels(self) -> Float64Array:
-        """Collect label sums from every terminal, and add up at the stations."""
+        """Round zero of a regression: return the label sums of every station."""
         return np.array([self._labels(station) for station in self.stations])
 
     def _labels(self, station: BaseStation) -> Float64Array:
-        told = {t: self.terminals[t].labels() for t in sorted(station.members)}
+        reports = {t: self.terminals[t].labels() for t in sorted(station.members)}
         if self.method.channel.sums_only:
-            return together(Spreads.of_labels(np.array([each.sums for each in told.values()]))).labels
-        found = station.add_labels(told)
+            return together(Spreads.of_labels(np.array([report.sums for report in reports.values()]))).labels
+        labels = station.roster.add_labels(reports)
         self._strike(station)
-        return found
+        return labels
 
     def centre(self, levels: Float64Array) -> None:
-        """Tell every terminal the level of its task; rows that are still to come lose it as well."""
+        """Round zero of a regression: subtract the level of its task from every label, also of rows to come."""
         self._y = self._y - levels[self._federation.row_task][:, None]
         for station, level in zip(self.stations, levels.tolist(), strict=True):
             for t in station.members:
                 self.terminals[t].centre(Centring(level))
 
     def scale(self, scalers: list[Scaler]) -> None:
-        """Tell every terminal how to scale its rows."""
+        """Round zero: let every terminal scale its rows."""
         self._scalers = scalers
         for station, scaler in zip(self.stations, scalers, strict=True):
-            told = Scaling.of(scaler, self.method.channel.moments_dtype)
-            station.scaled(told)
+            scaling = Scaling.of(scaler, self.method.channel.moments_dtype)
+            station.roster.scaled(scaling)
             for t in station.members:
-                self.terminals[t].scale(told)
+                self.terminals[t].scale(scaling)
 
     def move(self, terminal: int, station: int) -> None:
-        """Leave one station, join the other."""
+        """Move a terminal under another station (−1: under none)."""
         self._detach(terminal)
         if station >= 0:
-            self.stations[station].admit(self.terminals[terminal].join())
+            self.stations[station].roster.admit(self.terminals[terminal].join())
         self.station[terminal] = station
 
     def grow(self, terminal: int, n_rows: int) -> None:
-        """Leave, take in the next rows, join again."""
-        mover, station = self.terminals[terminal], self.station[terminal]
+        """Let a terminal leave, take in its next rows, and join again."""
+        role, station = self.terminals[terminal], self.station[terminal]
         self._detach(terminal)
-        X, y, weight = self._rows(terminal, mover.n_samples, mover.n_samples + n_rows)
+        X, y, weight = self._rows(terminal, role.n_samples, role.n_samples + n_rows)
         home = self._federation.terminal_task[terminal]
-        mover.add_rows(self._scalers[home].transform(X), y, weight)
+        role.add_rows(self._scalers[home].transform(X), y, weight)
         if station >= 0:
-            self.stations[station].admit(mover.join())
+            self.stations[station].roster.admit(role.join())
 
     def _detach(self, terminal: int) -> None:
-        """Release, leave, goodbye."""
-        mover, old = self.terminals[terminal], self.station[terminal]
-        if old < 0:
+        """Exchange release, leave and goodbye."""
+        role, b = self.terminals[terminal], self.station[terminal]
+        if b < 0:
             return
-        leave = mover.leave(self.stations[old].release(terminal))
+        station = self.stations[b]
+        leave = role.leave(station.roster.release(terminal, station.round))
         if leave is not None:
-            mover.goodbye(self.stations[old].remove(leave))
+            role.goodbye(station.roster.remove(leave))
 
 
 def network(
     federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution
 ) -> MessagePassing:
-    """Engine ``linked``."""
+    """Return a network of engine ``linked``."""
     return MessagePassing(federation, method, seed=seed, present=present)

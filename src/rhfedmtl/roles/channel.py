@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.algorithms.method import Channel, FloatArray, Sent
+from rhfedmtl.algorithms.method import Channel, FloatArray, Method, Sent
 from rhfedmtl.errors import ConfigError
 
 FINE = 2.0**-36
@@ -331,6 +331,15 @@ def normal_from(words: npt.NDArray[np.uint64]) -> FloatArray:
     bits = words.reshape(2, -1)
     radius, angle = ((bits >> np.uint64(11)) + 1.0) * 2.0**-53
     return np.asarray(np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle))
+
+
+def sent_models(method: Method, wanted: FloatArray, last: FloatArray, exact: npt.NDArray[np.bool_]) -> FloatArray:
+    """Return the models of orders as the channel sends them, one station per row.
+
+    ``last`` are the models of the last orders. ``exact`` models are not rounded: those of a gradient round, and start
+    models that the terminals know.
+    """
+    return np.where(exact[:, None, None], wanted, method.channel.models(wanted, last))
 
 
 def _flat(updates: FloatArray) -> FloatArray:

@@ -35,7 +35,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.scaling import Moments
-from rhfedmtl.errors import PeerError
+from rhfedmtl.errors import DivergenceError, PeerError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels.rounds import FACTORS
 from rhfedmtl.maths.losses import Loss
@@ -58,6 +58,10 @@ ALIKE, USUAL = 1e-9, 0.75
 """Features that vary by less than this part of their mean do not vary; what most terminals stay below is usual."""
 REFERENCE_ROWS, REFERENCE_TERMINALS = 5, 3
 """Terminals of so many rows are compared with, if there are so many of them."""
+LARGEST = 1e100
+"""Updates must be below this, so that their squares stay finite."""
+LARGEST_MODEL = 1e38
+"""Models must be below this to be evaluated in single precision."""
 
 
 class ImplausibleError(PeerError):
@@ -412,3 +416,9 @@ def _squares(told: Moments, middle: Vector) -> Vector:
 def _longest(matrix: Vector) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.sqrt(np.square(matrix).sum(axis=-1)).max(initial=0.0))
+
+
+def refuse_divergence(delta: Vector, number: int, *, largest: float = LARGEST) -> None:
+    """Raise `DivergenceError` if updates are not finite, or so large that their squares soon will not be."""
+    if not np.abs(delta).max(initial=0.0) < largest:
+        raise DivergenceError(f"updates of round {number} are not finite: the method diverged, take a smaller step")

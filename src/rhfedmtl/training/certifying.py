@@ -25,7 +25,7 @@ from rhfedmtl.roles.certificates import Certificate, NoisedCertificate
 from rhfedmtl.roles.cloud import Cloud, most_candidates
 from rhfedmtl.roles.message_sizes import certificate_sizes
 from rhfedmtl.roles.messages import StationSums
-from rhfedmtl.roles.station import LARGEST_MODEL, refuse_divergence
+from rhfedmtl.roles.plausibility import LARGEST_MODEL, refuse_divergence
 from rhfedmtl.training import privacy
 from rhfedmtl.training.accounting import Accounting
 from rhfedmtl.training.privacy import RESOURCE, PrivatePlan, Released

@@ -82,7 +82,7 @@ class CertificateSums:
             summed = await hold(self._members, requests, memory.masked.sums_words, self._waits.answer, whole=whole)
             if summed.words is None:
                 return None, sorted(requests.keys() - summed.arrived)
-            return memory.masked.told_sums(summed.words, summed.arrived), []
+            return memory.masked.masked_sums(summed.words, summed.arrived), []
 
         def fits(sums: Sums) -> bool:
             if not probes or sums.number != probes[0].number:
@@ -92,7 +92,7 @@ class CertificateSums:
             try:
                 role.check_sums(sums)
             except ImplausibleError as error:
-                role.suspect(error.terminal, error.reason)
+                role.roster.suspect(error.terminal, error.reason)
                 raise
             return True
 

@@ -124,7 +124,7 @@ class Membership:
                 if isinstance(wish, Join):
                     self._admit(session, wish)
                 else:
-                    goodbye = self._memory.station.remove(wish)
+                    goodbye = self._memory.station.roster.remove(wish)
                     self._memory.save()
                     self.part_from(goodbye, session)
             except (PeerError, OSError) as error:  # a change that is not on disk is tried again with the next link
@@ -138,7 +138,7 @@ class Membership:
             # It begins with nothing, and the sum without it would tell its part.
             reason = f"terminal {terminal} has lost its part of a masked or noised sum"
             return self.begin_again_soon(memory.epoch, reason)
-        memory.station.admit(join)
+        memory.station.roster.admit(join)
         memory.leaving.pop(terminal, None)
         memory.save()
         self.awaited.discard(terminal)
@@ -165,7 +165,7 @@ class Membership:
         async def release() -> None:
             async with self._memory.turn:
                 if terminal in self._memory.station.members:
-                    message = codec.to_wire(self._memory.station.release(terminal))
+                    message = codec.to_wire(self._memory.station.roster.release(terminal, self._memory.station.round))
                     self._attendance.tell(terminal, release=message)
 
         self._later(release())
@@ -180,7 +180,7 @@ class Membership:
 
     def forget(self, terminal: int) -> None:
         """Take out, in a turn, the contribution of a terminal; if it is there after all, it must join again."""
-        self._memory.station.forget(terminal)
+        self._memory.station.roster.forget(terminal)
         self._memory.save()
         if (session := self._attendance.acceptor.sessions.get(terminal)) is not None:
             session.end("its station has forgotten it")
@@ -193,7 +193,7 @@ class Membership:
 
         async def suspect() -> None:
             async with self._memory.turn:
-                self._memory.station.suspect(terminal, reason)
+                self._memory.station.roster.suspect(terminal, reason)
                 self.heed_quarantine()
 
         self._later(suspect())

@@ -21,8 +21,9 @@ from rhfedmtl.deploy.node.states import Machine, Table
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.roles.roster import Member, StationState
 from rhfedmtl.roles.secure.masked_sums import MaskRoom
-from rhfedmtl.roles.station import BaseStation, Member, StationState
+from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.summed import SummingStation
 
 NOWHERE = 0xFFFFFFFF
@@ -139,7 +140,9 @@ class Memory:
         matrix, shared = matrix_of(job, method)
         kind = SummingStation if method.channel.sums_only else BaseStation
         role = kind(self.task, matrix, method, shared)
-        role.membership, role.norm, role.weight = secrets.randbits(40), self._limits.norm, self._limits.weight
+        roster = role.roster
+        roster.membership, roster.max_share_norm = secrets.randbits(40), self._limits.norm
+        roster.max_weight = self._limits.weight
         _heed(role, self.agreed)
         return role
 
@@ -153,7 +156,7 @@ class Memory:
         """Forget the members, in a turn: what is known of them is older than what they know."""
         assert self.job is not None
         before, self.role = self.station, self._new_role(self.job)
-        self.role.quarantined, anchor = before.quarantined, before.anchor
+        self.role.roster.quarantined, anchor = before.quarantined, before.anchor
         self.epoch, self.last, self._interrupted, self.from_disk = secrets.token_hex(8), None, None, False
         if anchor is not None:
             self.role.receive_anchor(anchor)
@@ -271,7 +274,7 @@ class Memory:
             codec.from_wire(StationState, record, members=members, departed=departed, quarantined=barred)
         )
         if self.agreed.scaling is not None:
-            self.station.scaled(self.agreed.scaling)
+            self.station.roster.scaled(self.agreed.scaling)
         found = wire.OpenFile.FromString(opened) if opened is not None else None
         if found is not None and found.round > self.station.round:
             self._interrupted = found
@@ -281,6 +284,6 @@ class Memory:
 def _heed(role: BaseStation, agreed: Agreement) -> None:
     """Let a role know what was agreed on, of which levels of labels are the terminals' alone."""
     if agreed.scaling is not None:
-        role.scaled(agreed.scaling)
+        role.roster.scaled(agreed.scaling)
     if agreed.noising is not None:
         role.hide(agreed.noising)

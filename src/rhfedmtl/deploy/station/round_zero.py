@@ -41,7 +41,7 @@ class RoundZero:
 
             parts = await self._reports("moments", wire.TerminalDown(ask_moments=wire.Nothing()), fits)
             async with memory.turn:
-                sums = memory.station.add_moments(parts)
+                sums = memory.station.roster.add_moments(parts)
                 self._members.membership.heed_quarantine()
         kind = memory.station.method.channel.moments_dtype
         answer.moments.CopyFrom(codec.to_wire(MomentsReport.of(memory.task, sums, kind)))
@@ -54,7 +54,7 @@ class RoundZero:
         else:
             parts = await self._reports("labels", wire.TerminalDown(ask_labels=wire.Nothing()))
             async with memory.turn:
-                sums = memory.station.add_labels(parts)
+                sums = memory.station.roster.add_labels(parts)
                 self._members.membership.heed_quarantine()
         answer.labels.CopyFrom(codec.to_wire(LabelsReport(memory.task, sums)))
 
@@ -98,4 +98,4 @@ class RoundZero:
             if held.words is None:
                 missing = ", ".join(str(t) for t in sorted(role.members.keys() - held.arrived)[:20])
                 raise PeerError(f"no masked sum of the rows of station {self._memory.task}: terminals {missing}")
-            return role.told_rows(asked, held.words)
+            return role.row_sums(asked, held.words)

@@ -105,7 +105,7 @@ class TerminalSessions:
             read = _READERS.get(name, codec.read)(content)
         except codec.NotFiniteError as error:
             if self.questions.waits_for(t, name):
-                self._memory.station.suspect(t, str(error))
+                self._memory.station.roster.suspect(t, str(error))
             raise
         speaker = getattr(read, "terminal", getattr(read, "sender", t))
         if speaker != t:

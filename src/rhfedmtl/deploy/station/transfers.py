@@ -43,7 +43,7 @@ class Transfers:
             )
         async with memory.turn:
             if content.readmit:
-                memory.station.readmit(t)
+                memory.station.roster.readmit(t)
                 if not memory.station.quarantined:
                     self._log.over("quarantined")
                 memory.save()

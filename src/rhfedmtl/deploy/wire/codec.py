@@ -25,8 +25,8 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, Work
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.encoding import FLOAT64
+from rhfedmtl.roles.roster import Member, StationState
 from rhfedmtl.roles.secure import masking, masks
-from rhfedmtl.roles.station import Member, StationState
 from rhfedmtl.roles.terminal import TerminalState
 
 PROTOCOL = 4
