@@ -418,7 +418,7 @@ def of_training(
         if update is not None and terminal.identity == largest:
             reports.append(update.delta[0].copy())
             if not rows:
-                rows.append(np.column_stack([terminal._X, np.full(terminal.n_samples, terminal._constant)]))
+                rows.append(np.column_stack([terminal.rows.X, np.full(terminal.n_samples, terminal.rows.constant)]))
         return update
 
     method = Options.of(loss=loss, lambda1=weight, lambda2=weight, merge=merge).method("classification")

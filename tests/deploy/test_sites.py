@@ -81,7 +81,7 @@ def test_a_day_has_so_many_steps(folder: Path) -> None:
 def order(t: Any, number: int, steps: int) -> wire.WorkOrder:
     """An order for the first terminal, at zero."""
     verdict = Verdict(0, 0.0, number - 1, t.memory.terminal.incarnation)
-    return codec.to_wire(WorkOrder(number, 0, 0.0 * t.memory.terminal._share(), 10.0, steps, verdict))
+    return codec.to_wire(WorkOrder(number, 0, 0.0 * t.memory.terminal.rows.share(), 10.0, steps, verdict))
 
 
 def test_a_terminal_declines_and_remembers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

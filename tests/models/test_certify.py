@@ -126,7 +126,7 @@ def test_the_words_of_a_certificate() -> None:
     assert in_words(0.043, 1.0) == "within 4.3 % of the best possible"
     assert in_words(1e-12, 1.0) == "the best possible, up to rounding"
     assert in_words(1e-8, 1.0) == "within 0.001 % of the best possible"
-    assert in_words(1.0, 0.0) == "says nothing yet: the bound is 0"
+    assert in_words(1.0, 0.0) == "uninformative yet: the lower bound is 0"
     assert in_words(None, None) == "not certified"
 
 

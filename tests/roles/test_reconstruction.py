@@ -15,7 +15,7 @@ from rhfedmtl.maths.gaussian_privacy import mu_of
 from rhfedmtl.maths.kernels.rounds import draw, stream
 from rhfedmtl.roles.channel import Noised
 from rhfedmtl.roles.messages import Verdict, WorkOrder
-from rhfedmtl.roles.terminal import Terminal
+from rhfedmtl.roles.terminal import Terminal, round_seed
 
 ROWS, FEATURES = 14, 40
 FloatArray = npt.NDArray[np.float64]
@@ -191,7 +191,7 @@ def test_a_secret_gives_every_round_and_membership_another_order() -> None:
     for incarnation in (1, 2):
         terminal, _ = make_terminal(b"a secret of the terminal's own..")
         terminal.incarnation = incarnation
-        seeds |= {int(terminal._round_seed(number)) for number in (1, 2)}
+        seeds |= {int(round_seed(terminal.seed, terminal.incarnation, number)) for number in (1, 2)}
     assert len(seeds) == 4
 
 
