@@ -1,18 +1,24 @@
-"""What happens to an update on its way from a terminal to its station: nothing, clipping, rounding; and to the sum.
+"""Channels change updates on their way from a terminal to its station: they clip, round, or add noise to the sum.
 
-A channel takes the updates of any number of terminals, so that one terminal in a deployment and a million in a
-simulation send the same numbers, to the bit. It keeps U_b tied to the dual variables (MATHS §11):
+Terminals call `send`, stations call `received`, and batched engines call both for all terminals at once. A channel
+never sees rows or dual variables.
 
-* **Clipping** is a factor on Δα_t, which stays in its box: U_b = Σ_t X_tᵀα_t stays exact.
-* **Rounding** leaves a residual on the terminal, which its next update takes along: U_b + Σ_t res_t = Σ_t X_tᵀα_t stays
-  exact, as the residual waits for the verdict like Δα does (`settled`). A certificate counts what residuals may hold,
-  of which terminals tell norms and products with the models (`kept_back`); stations tell the same of what their
-  reports lack.
-* **Noise** on the sum, after clipping, is a linear term in the objective: U_b = Σ_t X_tᵀα_t + Ξ, whose law is public.
+Theory of operation
+-------------------
+A channel takes the updates of any number of terminals. So one terminal in a deployment and a million terminals in a
+simulation send the same numbers, to the bit. A channel keeps the relation of U_b to the dual variables (MATHS §11):
 
-Gains are told as the steps made them, before the channel; with noise, not at all.
+* **Clipping** multiplies Δα_t with a factor. Δα_t stays in its box, and U_b = Σ_t X_tᵀα_t stays exact.
+* **Rounding** leaves a residual on the terminal, and the next update includes it. U_b + Σ_t res_t = Σ_t X_tᵀα_t stays
+  exact, as the residual waits for the verdict like Δα does (`settled`). A certificate counts the largest effect of the
+  residuals: terminals send their norms and their products with the models (`kept_back`), and stations send the same for
+  the rounding of their reports.
+* **Noise** on the sum, after clipping, is a linear term in the objective: U_b = Σ_t X_tᵀα_t + Ξ. The distribution of Ξ
+  is public.
 
-Add a channel: write a frozen dataclass with ``send`` (or, for a rounding, ``rounded``), and its line in
+Gains are sent as the steps made them, before the channel; with noise they are not sent.
+
+To add a channel, write a frozen dataclass with ``send`` (or ``rounded`` for a rounding channel), and add it to
 ``CHANNELS`` (`algorithms/registry.py`).
 """
 
@@ -33,27 +39,27 @@ from rhfedmtl.algorithms.method import Channel, FloatArray, Method, Sent
 from rhfedmtl.errors import ConfigError
 
 FINE = 2.0**-36
-"""Step of numbers other than updates in masked sums: below 2^17 they add up exactly in any order."""
+"""Step of numbers other than updates in masked sums. Numbers below 2^17 add up exactly in any order."""
 LEAST_STEPS = 4
-"""Steps that the noise of one terminal is wide at least: on coarser grids sums tell more than is counted."""
+"""Smallest standard deviation of one terminal's noise, in steps. On coarser grids sums reveal more than is counted."""
 _NOISE = 0x6E6F697365
-"""First word of the address of all noise, so that it is none of what else is drawn from a seed."""
+"""First word of the address of all noise, so noise is independent of other draws from the seed."""
 
 
 @dataclass(frozen=True)
 class Clip(Channel):
-    """No update is longer than ``clip_norm``, C: Δα_t is scaled by min(1, C/‖X_tᵀΔα_t‖)."""
+    """Limit the norm of every update to ``clip_norm``, C: scale Δα_t by min(1, C/‖X_tᵀΔα_t‖)."""
 
     clip_norm: float = 1.0
 
     identity: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse a bound that lets nothing through, or is none."""
+        """Refuse a bound that is not a finite positive number."""
         _check_positive("clip_norm", self.clip_norm)
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
-        """Scaled to the bound where they are longer."""
+        """Return the updates, scaled to the bound if they are longer."""
         norm = np.sqrt(np.square(_flat(delta)).sum(axis=1))
         factor = np.divide(self.clip_norm, norm, out=np.ones(len(delta)), where=norm > self.clip_norm)
         return Sent(factor[:, None, None] * delta, factor)
@@ -61,10 +67,10 @@ class Clip(Channel):
 
 @dataclass(frozen=True)
 class Noised(Clip):
-    """Clipped, and every number of the sum gets Gaussian noise of standard deviation ``noise``: (C/s)-private.
+    """Clip updates, and add Gaussian noise of standard deviation ``noise`` to every number of the sum: (C/s)-private.
 
-    A private run makes it (`training.privacy`): noise needs its account to protect a terminal. With a secret ``key``,
-    only the owner of the key can repeat the noise of a round.
+    Only a private run makes this channel (`training.privacy`): the noise protects a terminal only together with the
+    account of that run. With a secret ``key``, only the owner of the key can repeat the noise of a round.
     """
 
     noise: float = 1.0
@@ -74,7 +80,7 @@ class Noised(Clip):
     noised: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse a bound or a noise that is none."""
+        """Refuse a bound or a noise that is not a finite positive number."""
         super().__post_init__()
         _check_positive("noise", self.noise)
 
@@ -84,7 +90,7 @@ class Noised(Clip):
         return (self.clip_norm / self.noise) ** 2
 
     def received(self, total: FloatArray, address: tuple[int, ...] | None, answers: int) -> FloatArray:
-        """With noise, from the operating system unless there is an address to draw it again."""
+        """Return the sum with noise: from the operating system, or repeatable if there is an address."""
         return np.asarray(total + self.noise * standard_normal(total.shape, address, self.key))
 
     def noise_variance(self, answers: npt.ArrayLike) -> FloatArray:
@@ -94,17 +100,17 @@ class Noised(Clip):
 
 @dataclass(frozen=True)
 class Rounding(Channel):
-    """Fewer bits for each number; what rounding takes away goes with the next update."""
+    """Send fewer bits per number; the next update includes the rounding error."""
 
     identity: ClassVar[bool] = False
     keeps_residual: ClassVar[bool] = True
 
     @abstractmethod
     def rounded(self, wanted: FloatArray) -> FloatArray:
-        """The nearest numbers that the wire holds exactly; those that it holds stay as they are."""
+        """Return the nearest numbers that the wire holds exactly; rounded numbers do not change again."""
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
-        """Rounded with what was kept back before."""
+        """Return the rounded sum of update and residual, with the new residual."""
         wanted = delta if residual is None else delta + residual
         with np.errstate(over="ignore", invalid="ignore"):  # the station refuses what is not finite
             sent = self.rounded(wanted)
@@ -113,7 +119,7 @@ class Rounding(Channel):
 
 @dataclass(frozen=True)
 class Float32(Rounding):
-    """Single precision: four bytes a number."""
+    """Send single precision: four bytes a number."""
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
     model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
@@ -121,21 +127,22 @@ class Float32(Rounding):
     moments_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
 
     def rounded(self, wanted: FloatArray) -> FloatArray:
-        """To 24 bits."""
+        """Return the numbers rounded to 24 bits."""
         return wanted.astype(np.float32).astype(np.float64)
 
-    def models(self, wanted: FloatArray, told: FloatArray) -> FloatArray:
-        """Rounded."""
+    def models(self, wanted: FloatArray, last: FloatArray) -> FloatArray:
+        """Return the rounded models."""
         with np.errstate(over="ignore"):  # terminals refuse what is not finite
             return self.rounded(wanted)
 
 
 @dataclass(frozen=True)
 class Int8(Rounding):
-    """Whole multiples, from −127 to 127, of a step that each update chooses: one byte a number, and the step.
+    """Send integer multiples, from −127 to 127, of a step that each update chooses: one byte a number, and the step.
 
-    The step is a power of two, so that multiples are exact, and it can be read off an update that was rounded. Of a
-    model the difference to the last one is rounded, with what that one lacked: as models settle, so does their error.
+    The step is a power of two, so multiples are exact, and the step can be computed from a rounded update. For a model
+    the difference to the last sent model is rounded, including its rounding error. So the error vanishes as the models
+    converge.
     """
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
@@ -147,26 +154,26 @@ class Int8(Rounding):
 
     @property
     def for_gradients(self) -> Channel:
-        """Two bytes a number: what one leaves of a gradient would mislead the search."""
+        """Channel with two bytes a number: one byte of a gradient would mislead the search."""
         return Int16()
 
     def rounded(self, wanted: FloatArray) -> FloatArray:
-        """To multiples of the least power of two of which 127 reach the largest number."""
+        """Return multiples of the smallest power of two with 127 multiples up to the largest number."""
         largest = np.abs(_flat(wanted)).max(axis=1, initial=0.0)[:, None, None]
         fraction, exponent = np.frexp(largest)
-        least = np.finfo(np.float64).smallest_subnormal
-        step = np.maximum(np.ldexp(1.0, exponent - self.bits + (fraction > 1.0 - 0.5**self.bits)), least)
+        tiny = np.finfo(np.float64).smallest_subnormal
+        step = np.maximum(np.ldexp(1.0, exponent - self.bits + (fraction > 1.0 - 0.5**self.bits)), tiny)
         return np.asarray(np.rint(wanted / step) * step)
 
-    def models(self, wanted: FloatArray, told: FloatArray) -> FloatArray:
-        """What was told, and the rounded difference to it."""
+    def models(self, wanted: FloatArray, last: FloatArray) -> FloatArray:
+        """Return the last sent models plus the rounded difference."""
         with np.errstate(over="ignore", invalid="ignore"):  # terminals refuse what is not finite
-            return np.asarray(told + self.rounded(wanted - told))
+            return np.asarray(last + self.rounded(wanted - last))
 
 
 @dataclass(frozen=True)
 class Int16(Int8):
-    """The same with two bytes a number."""
+    """Send two bytes a number, in the same way."""
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int16)
     model_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int16)
@@ -175,27 +182,27 @@ class Int16(Int8):
 
 @dataclass(frozen=True)
 class FixedPoint(Rounding):
-    """Whole multiples of one public ``grid_step``: integers, which can be added up under masks."""
+    """Send integer multiples of one public ``grid_step``, which can be added up under masks."""
 
     grid_step: float = 2.0**-20
 
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int64)
 
     def __post_init__(self) -> None:
-        """Refuse a step that is none."""
+        """Refuse a step that is not a finite positive number."""
         _check_positive("grid_step", self.grid_step)
 
     def rounded(self, wanted: FloatArray) -> FloatArray:
-        """To multiples of the step."""
+        """Return the nearest multiples of the step."""
         return np.asarray(np.rint(wanted / self.grid_step) * self.grid_step)
 
 
 @dataclass(frozen=True)
 class MaskedSums(FixedPoint):
-    """Multiples of one public step, added up under masks (`roles.secure.masking`) by ``least_summed`` terminals.
+    """Send multiples of one public step, added up under masks (`roles.secure.masking`).
 
-    A station learns the sums and nothing else: with fewer answers a round is void. What else is added up, for plans
-    and certificates, has a finer step.
+    A sum has ``least_summed`` terminals or more; with fewer answers the round is void. A station learns the sums and
+    nothing else. Other sums, for plans and certificates, have a finer step.
     """
 
     least_summed: int = 3
@@ -203,28 +210,28 @@ class MaskedSums(FixedPoint):
     sums_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse sums that hide nobody."""
+        """Refuse sums over a single terminal."""
         super().__post_init__()
         if self.least_summed < 2:
             raise ConfigError(f"least_summed must be at least 2, got {self.least_summed}: a sum over one hides nothing")
 
     @property
     def least(self) -> int:
-        """As told."""
+        """Smallest number of terminals in a sum."""
         return self.least_summed
 
     def counted(self, values: FloatArray) -> FloatArray:
-        """Multiples of a step fine enough for a certificate, which add up exactly."""
+        """Return multiples of a step that is fine enough for a certificate; they add up exactly."""
         return np.asarray(np.rint(values / FINE) * FINE)
 
 
 @dataclass(frozen=True)
 class NoisedSums(MaskedSums):
-    """Clipped to ``clip_norm``, C, with what was kept back, and hidden before the mask in a part of the noise s.
+    """Clip update plus residual to ``clip_norm``, C, and add a part of the noise s to it before the mask.
 
-    Every terminal adds noise of deviation s/√T, T = ``least_summed``, in whole steps: m of them bring s²m/T. A sum over
-    T or more is (C/s)-private: rounded Gaussian parts, four steps wide or more, add up to a rounded Gaussian but for
-    e^{−16π²}, and rounding after noise tells nothing.
+    Every terminal adds noise of standard deviation s/√T, T = ``least_summed``, in whole steps: m terminals add variance
+    s²m/T. A sum over T or more terminals is (C/s)-private: rounded Gaussian parts with a standard deviation of four
+    steps or more add up to a rounded Gaussian, except for e^{−16π²}, and rounding after noise reveals nothing.
     """
 
     clip_norm: float = 1.0
@@ -235,7 +242,7 @@ class NoisedSums(MaskedSums):
     noised: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse a bound that is none, and noise that the grid would show through."""
+        """Refuse a bound that is not a finite positive number, and noise too small for the grid."""
         super().__post_init__()
         for name in ("clip_norm", "noise"):
             _check_positive(name, getattr(self, name))
@@ -247,7 +254,7 @@ class NoisedSums(MaskedSums):
 
     @property
     def part(self) -> float:
-        """Deviation of the noise of one terminal."""
+        """Standard deviation of the noise of one terminal."""
         return self.noise / math.sqrt(self.least_summed)
 
     @property
@@ -256,20 +263,19 @@ class NoisedSums(MaskedSums):
         return (self.clip_norm / self.noise) ** 2
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
-        """Scaled so that what is sent, rounded and with what was kept back before, is no longer than the bound."""
-        norms = [
-            np.sqrt(np.square(_flat(each)).sum(axis=1)) for each in (delta, delta if residual is None else residual)
-        ]
-        room = self.clip_norm - self.rounding(delta[0].size) - (norms[1] if residual is not None else 0.0)
-        factor = np.divide(np.maximum(room, 0.0), norms[0], out=np.ones(len(delta)), where=norms[0] > room)
+        """Return updates scaled such that the rounded sum of update and residual is no longer than the bound."""
+        norms = np.sqrt(np.square(_flat(delta)).sum(axis=1))
+        residual_norms = 0.0 if residual is None else np.sqrt(np.square(_flat(residual)).sum(axis=1))
+        limit = self.clip_norm - self.rounding(delta[0].size) - residual_norms
+        factor = np.divide(np.maximum(limit, 0.0), norms, out=np.ones(len(delta)), where=norms > limit)
         return super().send(factor[:, None, None] * delta, residual)._replace(factor=factor)
 
     def rounding(self, numbers: int) -> float:
-        """Longest that rounding makes or takes of so many numbers."""
+        """Return the largest norm of the rounding error of this many numbers."""
         return 0.5 * self.grid_step * math.sqrt(numbers)
 
     def received(self, total: FloatArray, address: tuple[int, ...] | None, answers: int) -> FloatArray:
-        """As it comes out of the masks, with the terminals' noise in it; a simulation draws it here."""
+        """Return the sum with the terminals' noise; a simulation draws the noise here."""
         if address is None:
             return total
         spread = math.sqrt(float(self.noise_variance(answers)))
@@ -281,41 +287,44 @@ class NoisedSums(MaskedSums):
 
 
 def group_starts(n: int, least: int) -> npt.NDArray[np.int64]:
-    """Where groups begin of n terminals that count together in masked sums: as many as have ``least``, all alike."""
-    places = np.arange(n // least)
-    size, more = divmod(n, max(len(places), 1))
-    return np.asarray(size * places + np.minimum(places, more))
+    """Return the starts of the groups of n terminals in masked sums.
+
+    There are as many groups as possible with ``least`` terminals or more, of nearly equal size.
+    """
+    groups = np.arange(n // least)
+    size, larger = divmod(n, max(len(groups), 1))
+    return np.asarray(size * groups + np.minimum(groups, larger))
 
 
 def with_noise(channel: Channel, clip: float, noise: float) -> Noised | NoisedSums:
-    """A channel that clips and adds noise, by the station, or by terminals where sums are masked."""
+    """Return a channel that clips and adds noise: at the station, or at terminals if sums are masked."""
     if isinstance(channel, MaskedSums):
         return NoisedSums(channel.grid_step, channel.least_summed, clip, noise)
     return Noised(clip, noise)
 
 
 def keyed(channel: Channel, key: bytes) -> Channel:
-    """Let a channel draw its noise from a secret key."""
+    """Return the channel with a secret key for its noise."""
     assert isinstance(channel, Noised | NoisedSums)
     return replace(channel, key=key)
 
 
 def kept_back(residual: FloatArray, models: FloatArray) -> FloatArray:
-    """‖res_t‖ and, under each of the models (m, terminal, row, feature), ⟨res_t, w⟩: a row for each terminal."""
+    """Return ‖res_t‖ and ⟨res_t, w⟩ for each of the models (m, terminal, row, feature), one terminal per row."""
     flat = _flat(residual)
     products = [(flat * _flat(model)).sum(axis=1) for model in models]
     return np.stack([np.sqrt(np.square(flat).sum(axis=1)), *products], axis=1)
 
 
 def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) -> FloatArray:
-    """(1 − η) res_old + η res_new: what a terminal keeps back once its update was applied with factor η."""
+    """Return (1 − η) res_old + η res_new: the residual after the update was applied with factor η."""
     return np.asarray((1.0 - factor) * residual + factor * sent)
 
 
 def standard_normal(shape: tuple[int, ...], address: tuple[int, ...] | None, key: bytes | None = None) -> FloatArray:
-    """Standard normal numbers: those at an address, or without an address fresh ones from the operating system.
+    """Return standard normal numbers: those of an address, or, without one, new ones from the operating system.
 
-    An address starts with a seed. A secret ``key`` replaces the seed: only its owner can repeat the numbers.
+    An address starts with a seed. A secret ``key`` replaces the seed, so only its owner can repeat the numbers.
     """
     if address is not None and key is not None:
         place = struct.pack(f"<{len(address) - 1}q", *address[1:])
@@ -327,7 +336,7 @@ def standard_normal(shape: tuple[int, ...], address: tuple[int, ...] | None, key
 
 
 def normal_from(words: npt.NDArray[np.uint64]) -> FloatArray:
-    """Standard normal numbers from twice as many random words (Box and Muller 1958)."""
+    """Return standard normal numbers from twice as many random words (Box and Muller 1958)."""
     bits = words.reshape(2, -1)
     radius, angle = ((bits >> np.uint64(11)) + 1.0) * 2.0**-53
     return np.asarray(np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle))
@@ -343,7 +352,6 @@ def sent_models(method: Method, wanted: FloatArray, last: FloatArray, exact: npt
 
 
 def _flat(updates: FloatArray) -> FloatArray:
-    """All numbers of an update in one row."""
     return updates.reshape(len(updates), updates.shape[1] * updates.shape[2])
 
 

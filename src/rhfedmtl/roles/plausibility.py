@@ -1,18 +1,19 @@
-"""What a terminal can say: bounds that hold for every honest terminal, from its rows and the dual box of the loss.
+"""Check messages against bounds that hold for every honest terminal, from its rows and the dual box of the loss.
 
-All of them are inequalities, not guesses. With S the weight of the terminal's rows, R the norm of the longest, B the
-end of the dual box and E its loss at models that are zero (known from S for classes):
+Stations check terminals, and the cloud checks stations. The bounds are inequalities, not guesses. Let S be the weight
+of the terminal's rows, R the norm of the longest row, B the end of the dual box, and E the loss at the zero model
+(known from S for classes). Then
 
 * ‖u_t‖ ≤ B S R in every column, and the same for an update;
 * −ΣL*(−θα) ≤ E, and by Fenchel and Young ΣL(w) ≥ −ΣL*(−α) − ⟨w, u_t⟩ for every w;
 * |ΣL(w) − E| ≤ B S R ‖w‖, as the end of the box is the Lipschitz constant of the loss;
-* ΣL(w) of classes is at most S times the loss of the farthest row, at a score of −R ‖w‖;
-* the gain of H steps is not negative, grows with them, and ‖XᵀΔα‖² ≤ 2 H scale · gain, as every step is the best one.
+* ΣL(w) of classes is at most S times the loss of a row with score −R ‖w‖;
+* the gain of H steps is not negative, grows with H, and ‖XᵀΔα‖² ≤ 2 H scale · gain, as every step is optimal.
 
-Let f be Σ −s L*(−α/s). In the box it lies between its least value and E. The station knows the model w of the order and
+Let f be Σ −s L*(−α/s). In the box it lies between its minimum and E. The station knows the model w of the order and
 δ = XᵀΔα, so it computes the quadratic part of a gain itself: q = ⟨w, δ⟩ + ‖δ‖²/(2 scale). Then
 
-* f(α+Δα) − f(α) = gain + q, which is no more than E minus the least value;
+* f(α+Δα) − f(α) = gain + q, which is at most E minus the minimum;
 * where f is quadratic in the box, f(α+ηΔα) − f(α) = linear η − bend η²/2 with linear − bend/2 = gain + q;
 * bend = γ Σ s d² ≥ γ‖δ‖²/(R² S) by Cauchy and Schwarz, and bend ≤ 2 v · gain if no row is visited more than v times;
 * at α itself bend ≥ γ‖u_t‖²/(R² S), and for classes Σ s |α/s| = linear, so ‖u_t‖ ≤ R · linear;
@@ -20,9 +21,8 @@ Let f be Σ −s L*(−α/s). In the box it lies between its least value and E. 
 
 A clipped or rounded update is not XᵀΔα. For it only the bounds without δ hold.
 
-Moments of features and labels have no such bounds. They are compared across terminals, by quantiles, and only those off
-by far are refused.
-What is told within the bounds cannot be told from honest data, such as flipped labels.
+Moments of features and labels have no such bounds. They are compared with the quantiles of other terminals, and only
+extreme ones are refused. A false message within the bounds, such as one from flipped labels, cannot be detected here.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from rhfedmtl.maths.quasi_newton import ASCENT
 from rhfedmtl.roles.messages import LabelsReport, Sums, Update, Vector, WorkOrder
 
 EXACT, ROUNDED = 1.01, 2.0
-"""How far beyond a bound rounding may lead: of numbers, and of a channel that keeps back what it rounds."""
+"""Factors by which rounding may exceed a bound: rounding of numbers, and that of a channel with a residual."""
 SINGLE = float(np.finfo(np.float32).eps)
-"""Part of the model that a step in single precision rounds away."""
+"""Relative rounding error of a step in single precision."""
 PRECISION = 1e-5
-"""Of sums that are made in single precision, beside the largest that they can be."""
+"""Error of sums in single precision, relative to their largest possible value."""
 FAR = 100.0
-"""Standard deviations of noise by which a sum may be off."""
+"""Largest noise on a sum, in standard deviations."""
 FAR_OUT = (0.5, 20.0), (0.1, 100.0), (0.0, 1000.0)
-"""In no more than this part of the features may rows lie so many times as far out as those of other terminals."""
+"""(share of features, factor): rows may exceed the usual distance by the factor in at most this share of features."""
 MANY = 1000.0
-"""Times as many rows as other terminals have."""
+"""Largest number of rows, relative to other terminals."""
 ALIKE, USUAL = 1e-9, 0.75
-"""Features that vary by less than this part of their mean do not vary; what most terminals stay below is usual."""
+"""Features that vary by less than this part of their mean are constant; this quantile of terminals is usual."""
 REFERENCE_ROWS, REFERENCE_TERMINALS = 5, 3
-"""Terminals of so many rows are compared with, if there are so many of them."""
+"""Rows that a terminal needs to serve as reference, and the number of such terminals that a comparison needs."""
 LARGEST = 1e100
 """Updates must be below this, so that their squares stay finite."""
 LARGEST_MODEL = 1e38
@@ -65,7 +65,7 @@ LARGEST_MODEL = 1e38
 
 
 class ImplausibleError(PeerError):
-    """A terminal, or a station, told what no honest one can have found."""
+    """A terminal, or a station, sent a message that no honest one can send."""
 
     def __init__(self, terminal: int, reason: str, role: str = "terminal") -> None:
         super().__init__(f"{role} {terminal} told {reason}")
@@ -73,7 +73,7 @@ class ImplausibleError(PeerError):
 
 
 def dual_box(loss: Loss) -> float:
-    """Largest |α/s| at which the conjugate is finite, up to a factor of two; infinite where there is no box."""
+    """Return the largest |α/s| with a finite conjugate, up to a factor of two; infinite without a box."""
     ends = (1.0, -1.0)
     bounded = all(math.isinf(loss.conjugate(sign * 2.0**40, y)) for sign in ends for y in ends)
     if not bounded:
@@ -84,9 +84,9 @@ def dual_box(loss: Loss) -> float:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one terminal can say, from what its station knows of it; see the top of the module.
+    """Bounds on the messages of one terminal, from its station's record; see the top of the module.
 
-    The same bounds hold for all terminals of a station together. ``role`` names the sender in errors.
+    The same bounds hold for the sum over all terminals of a station. ``role`` names the sender in errors.
     """
 
     terminal: int
@@ -95,10 +95,10 @@ class Bounds:
     weight: float
     row_norm: float
     largest: float = math.inf
-    """No column of a share may be longer, whatever the loss."""
+    """Largest norm of a column of a share, for any loss."""
     role: str = "terminal"
     rows: int = 0
-    """Rows of the terminal; 0 if they are unknown, or the bounds are for a sum."""
+    """Rows of the terminal; 0 if their number is unknown, or if the bounds are for a sum."""
 
     @property
     def box(self) -> float:
@@ -107,7 +107,7 @@ class Bounds:
 
     @property
     def zero_loss(self) -> float:
-        """E; unknown, so infinite, where it depends on labels."""
+        """E; infinite if it depends on labels, which are unknown."""
         loss = self.method.loss
         if not loss.classifier or loss.value(0.0, 1.0) != loss.value(0.0, -1.0):
             return math.inf
@@ -116,19 +116,19 @@ class Bounds:
     @property
     def reach(self) -> float:
         """B S R."""
-        known = self.weight * self.row_norm * self.box if self.weight else 0.0
+        reach = self.weight * self.row_norm * self.box if self.weight else 0.0
         slack = ROUNDED if self.method.channel.keeps_residual else EXACT
-        return slack * min(known, self.largest)
+        return slack * min(reach, self.largest)
 
     @property
     def least_dual(self) -> float:
-        """Least −ΣL*(−α) in the box; a convex function is largest at an end."""
+        """Minimum of −ΣL*(−α) in the box; a convex function is largest at an end."""
         if math.isinf(self.box):
             return -math.inf
         return -self.weight * self.columns * max(0.0, self.method.loss.conjugate(1.0, 1.0))
 
     def most_losses(self, models: Vector, points: Vector) -> Vector:
-        """Largest loss sums at combinations of models; infinite if nothing bounds the labels, the rows or the duals.
+        """Return the largest loss sums at combinations of models; infinite if labels, rows or duals have no bound.
 
         A loss is convex in the score, so it is largest at a score of ±R‖w‖.
         """
@@ -142,7 +142,7 @@ class Bounds:
         return np.asarray(self.weight * np.array(largest).sum(axis=1))
 
     def refuse(self, reason: str) -> ImplausibleError:
-        """The error that names the terminal."""
+        """Return the error that names the terminal."""
         return ImplausibleError(self.terminal, reason, self.role)
 
     def check_share(self, share: Vector, what: str = "a share") -> None:
@@ -152,7 +152,7 @@ class Bounds:
             raise self.refuse(f"{what} of norm {norm:.3g}, where {self.reach:.3g} is possible")
 
     def check_update(self, update: Update, share: Vector, order: WorkOrder) -> None:
-        """Refuse an update that H steps from the order's model cannot have come to."""
+        """Refuse an update that H steps from the order's model cannot give."""
         parts = update.delta, update.gains
         if not all(np.isfinite(part).all() for part in parts) or np.isnan(update.profile).any():
             raise self.refuse("an update that is not finite")
@@ -161,7 +161,9 @@ class Bounds:
         self.check_share(update.delta, "an update")
         self.check_share(share + update.delta)
         slack = PRECISION * self._scale(order.model)
-        slack = slack + (PRECISION + order.local_steps * SINGLE) * self._moved(update, order)
+        # Single precision loses a part of the terms of a gain in every step.
+        terms = float(np.abs(order.model * update.delta).sum() + np.square(update.delta).sum() * order.per_scale)
+        slack = slack + (PRECISION + order.local_steps * SINGLE) * terms
         if self.method.channel.tells_gains:
             self._check_gains(update, order, slack)
         if len(update.profile):
@@ -179,9 +181,9 @@ class Bounds:
         dual = self._check_dual(sums.dual, share, float(slack[-1] if not lengths[-1] else slack.min()))
         self._check_largest(sums.losses, np.sqrt(np.square(at).sum(axis=2)))
         if np.isfinite(self.zero_loss) and np.isfinite(self.box):
-            away = np.abs(sums.losses - self.zero_loss) - slack
-            if (away > np.multiply(self.reach, lengths, where=lengths > 0.0, out=np.zeros_like(lengths))).any():
-                k = int(np.argmax(away))
+            change = np.abs(sums.losses - self.zero_loss) - slack
+            if (change > np.multiply(self.reach, lengths, where=lengths > 0.0, out=np.zeros_like(lengths))).any():
+                k = int(np.argmax(change))
                 raise self.refuse(f"a loss of {sums.losses[k]:.3g}, where that of zero is {self.zero_loss:.3g}")
         if share is not None and self.method.has_duals and not self.method.channel.keeps_residual:
             lowest = dual - np.einsum("kcd,cd->k", at, share)
@@ -193,7 +195,7 @@ class Bounds:
             self._check_residual(sums.residual, models)
 
     def _check_largest(self, losses: Vector, lengths: Vector) -> None:
-        """Refuse losses above the largest of rows no longer than R, at models whose columns have these lengths."""
+        """Refuse losses above the largest possible for rows of norm up to R, at models with columns of these norms."""
         loss = self.method.loss
         if not (loss.classifier and math.isfinite(self.row_norm)):
             return
@@ -205,24 +207,25 @@ class Bounds:
             raise self.refuse(f"a loss of {losses[k]:.3g}, where {largest[k]:.3g} is possible")
 
     def check_term(self, sums: Sums, model: Vector, noise: float = 0.0) -> None:
-        """Refuse Σ L(z) + L*(−α) + αz, hidden in noise of this deviation or not, that rows and box do not allow."""
-        told, most = float(sums.losses[0]), self.weight * largest_terms(self.method.loss, model, self.row_norm)
-        slack = PRECISION * (1.0 + most) + FAR * noise
-        if not -slack <= told <= most + slack:
-            raise self.refuse(f"{told:.3g} for a certificate, where {most:.3g} is possible")
+        """Refuse an impossible Σ L(z) + L*(−α) + αz, given the standard deviation of its noise."""
+        term, largest = float(sums.losses[0]), self.weight * largest_terms(self.method.loss, model, self.row_norm)
+        slack = PRECISION * (1.0 + largest) + FAR * noise
+        if not -slack <= term <= largest + slack:
+            raise self.refuse(f"{term:.3g} for a certificate, where {largest:.3g} is possible")
 
-    def _check_residual(self, told: Vector, models: Vector) -> None:
-        """Refuse products with the models that are more than those of the lengths."""
-        if not np.isfinite(told).all():
+    def _check_residual(self, residual: Vector, models: Vector) -> None:
+        """Refuse products with the models that exceed the product of the norms."""
+        if not np.isfinite(residual).all():
             raise self.refuse("a residual that is not finite")
         lengths = np.sqrt(np.square(models).sum(axis=(1, 2)))
-        if told[0] < 0.0 or (np.abs(told[1:]) > EXACT * told[0] * lengths + PRECISION * (1.0 + lengths)).any():
-            raise self.refuse(f"a residual of norm {told[0]:.3g}, and products with models that it cannot have")
+        norm, products = residual[0], residual[1:]
+        if norm < 0.0 or (np.abs(products) > EXACT * norm * lengths + PRECISION * (1.0 + lengths)).any():
+            raise self.refuse(f"a residual of norm {norm:.3g}, and products with models that it cannot have")
 
-    def _check_dual(self, told: Vector, share: Vector | None, slack: float) -> float:
-        """−ΣL*(−α), once no share θ of α makes it more than E, and u_t fits it."""
-        if len(told) == 2:
-            linear, bend = (float(x) for x in told)
+    def _check_dual(self, sums: Vector, share: Vector | None, slack: float) -> float:
+        """Return −ΣL*(−α); refuse it if it exceeds E for a share θ of α, or does not fit u_t."""
+        if len(sums) == 2:
+            linear, bend = (float(x) for x in sums)
             if self.method.has_duals and not self._fits_line(linear, bend, slack):
                 raise self.refuse(f"dual sums of {linear:.3g} and {bend:.3g}, which no dual variables in the box have")
             if share is not None and self.method.has_duals and not self.method.channel.keeps_residual:
@@ -232,7 +235,7 @@ class Bounds:
             if bend < -slack:
                 raise self.refuse(f"a dual sum that bends upwards, by {-bend:.3g}")
         else:
-            values = told
+            values = sums
         if values.max() > self.zero_loss + slack or values[-1] < self.least_dual - slack:
             raise self.refuse(f"a dual sum of {values.max():.3g}, where {self.zero_loss:.3g} is possible")
         return float(values[-1])
@@ -268,7 +271,7 @@ class Bounds:
             raise self.refuse(f"an update of norm {math.sqrt(squared):.3g} for a gain of {gain:.3g}")
 
     def _check_profile(self, update: Update, order: WorkOrder, slack: float) -> None:
-        """The numbers of a line search: in the box, concave, and of the same update as gain and delta."""
+        """Refuse line-search numbers outside the box, not concave, or of another update than gain and delta."""
         profile, gain = update.profile, float(update.gains[-1])
         if self.method.loss.quadratic:
             linear, bend, room = (float(x) for x in profile)
@@ -278,22 +281,22 @@ class Bounds:
             if self._exact:
                 wrong = wrong or bend * EXACT < bent - slack
             if self.method.channel.tells_gains:
-                wrong = wrong or bend > 2.0 * self._visits(order) * (max(gain, 0.0) + slack) + slack
+                # A pass visits all rows before it visits a row again.
+                single = not self.rows or self.method.uniform
+                visits = order.local_steps if single else math.ceil(order.local_steps / self.rows)
+                wrong = wrong or bend > 2.0 * visits * (max(gain, 0.0) + slack) + slack
         else:
             inside, values = FACTORS <= 1.0, profile[FACTORS <= 1.0]
             wrong = not np.isfinite(values).all() or profile.max() > self.zero_loss + slack
             wrong = wrong or values.min() < self.least_dual - slack
             steps = np.diff(FACTORS[inside])
             wrong = wrong or bool((np.diff(np.diff(values) / steps) > 4.0 * slack / steps[:-1]).any())
-            rise = self._rise(values)
+            # f is concave, so a chord through the first two factors, extended to 0, lies above f(α).
+            first, second = FACTORS[:2].tolist()
+            at_zero = values[0] - first * (values[1] - values[0]) / (second - first)
+            rise = float(values[-1] - at_zero)
         if wrong or not self._is_rise(rise, update, order, slack):
             raise self.refuse(f"{profile.tolist()[:3]} for a line search, which cannot be")
-
-    def _rise(self, values: Vector) -> float:
-        """Least f(α+Δα) − f(α) from f(α+ηΔα) at η up to 1: as f is concave, a chord that goes on to 0 lies above it."""
-        first, second = FACTORS[:2].tolist()
-        at_zero = values[0] - first * (values[1] - values[0]) / (second - first)
-        return float(values[-1] - at_zero)
 
     def _is_rise(self, rise: float, update: Update, order: WorkOrder, slack: float) -> bool:
         """Return True if f(α+Δα) − f(α) fits the box, and the gain and the update where both are exact."""
@@ -319,98 +322,87 @@ class Bounds:
 
     @property
     def _exact(self) -> bool:
-        """True if an update is XᵀΔα of the steps whose gain goes with it: no rounding, no clipping, and no sum."""
+        """True if the update is exactly XᵀΔα of the steps with this gain: no rounding, no clipping, no sum."""
         return self.method.channel.identity and self.rows > 0
 
     @property
     def _span(self) -> float:
-        """The most that f can change in the box."""
+        """Largest change of f in the box."""
         return EXACT * (self.zero_loss - self.least_dual)
 
     @property
     def _least_bend(self) -> float:
-        """γ/(R² S), 0 if any of them has no bound."""
+        """γ/(R² S); 0 if one of them has no bound."""
         squares = self.weight * self.row_norm**2
         return self.method.loss.line(0.0, 1.0, 1.0)[1] / squares if 0.0 < squares < math.inf else 0.0
 
-    def _visits(self, order: WorkOrder) -> int:
-        """The most visits of a row: passes go through all rows before a row comes again."""
-        if not self.rows or self.method.uniform:
-            return order.local_steps
-        return math.ceil(order.local_steps / self.rows)
-
     @staticmethod
     def _quadratic(delta: Vector, order: WorkOrder) -> float:
-        """⟨w, δ⟩ + ‖δ‖²/(2 scale)."""
+        """Return ⟨w, δ⟩ + ‖δ‖²/(2 scale)."""
         return float((order.model * delta).sum() + np.square(delta).sum() * order.per_scale / 2.0)
 
-    @staticmethod
-    def _moved(update: Update, order: WorkOrder) -> float:
-        """Size of the terms of a gain: single precision loses a part of them in every step."""
-        return float(np.abs(order.model * update.delta).sum() + np.square(update.delta).sum() * order.per_scale)
-
     def _scale(self, model: Vector) -> float:
-        """The largest that losses, gains and dual sums of this terminal can be at a model."""
+        """Return the largest possible size of losses, gains and dual sums at a model."""
         lengths = float(np.sqrt(np.square(model).sum(axis=1)).sum())
         return 1.0 + self._finite(self.zero_loss) + self._finite(self.reach) * (1.0 + lengths)
 
     def _finite(self, value: float) -> float:
-        """A bound where there is one; else what single precision loses of anything."""
+        """Return the bound, or, without one, a large value relative to the weight."""
         return value if math.isfinite(value) else 1e6 * max(1.0, self.weight)
 
 
-def odd_moments(told: Mapping[int, Moments], rows: Mapping[int, int]) -> dict[int, str]:
-    """Terminals whose moments cannot be those of the rows they joined with, or are far from all others', and why.
+def odd_moments(moments: Mapping[int, Moments], rows: Mapping[int, int]) -> dict[int, str]:
+    """Return the terminals with impossible or extreme moments, each with a reason.
 
-    How far out a terminal is in a feature: the distance of its rows from the median of the terminals' means, by that of
-    the terminal that three of four do not exceed. ``FAR_OUT`` says what is too far.
+    Moments are impossible if they do not count the rows that joined. They are extreme if the rows lie far from those of
+    other terminals: the distance of a terminal in a feature is that of its rows from the median of the terminals'
+    means, relative to the distance that three of four terminals do not exceed. ``FAR_OUT`` holds the limits.
     """
-    found = {t: _odd_alone(each, rows[t]) for t, each in told.items()}
-    odd = {t: reason for t, reason in found.items() if reason}
-    sound = {t: each for t, each in told.items() if t not in odd}
-    known = [each for each in sound.values() if each.count >= REFERENCE_ROWS]
-    if len(known) < REFERENCE_TERMINALS:
+    odd = {}
+    for t, reported in moments.items():
+        if not (np.isfinite(reported.mean).all() and np.isfinite(reported.spread).all()):
+            odd[t] = "moments that are not finite"
+        elif reported.count != rows[t]:
+            odd[t] = f"moments of {reported.count} rows, having joined with {rows[t]}"
+        elif reported.spread.min(initial=0.0) < 0.0:
+            odd[t] = f"a spread of {reported.spread.min():.3g}"
+    plausible = {t: reported for t, reported in moments.items() if t not in odd}
+    references = [reported for reported in plausible.values() if reported.count >= REFERENCE_ROWS]
+    if len(references) < REFERENCE_TERMINALS:
         return odd
-    middle = np.median([each.mean for each in known], axis=0)
-    usual = np.quantile([_squares(each, middle) for each in known], USUAL, axis=0, method="lower")
-    varied = usual > np.square(ALIKE * middle)
-    many = MANY * np.quantile([each.count for each in known], USUAL, method="lower")
-    for t, each in sound.items():
-        if each.count > many:
-            odd[t] = f"moments of {each.count} rows, {MANY:g} times as many as other terminals"
-        out = np.sqrt(_squares(each, middle)[varied] / usual[varied])
+    middle = np.median([reported.mean for reported in references], axis=0)
+    distance = np.quantile([_squares(reported, middle) for reported in references], USUAL, axis=0, method="lower")
+    varied = distance > np.square(ALIKE * middle)
+    many = MANY * np.quantile([reported.count for reported in references], USUAL, method="lower")
+    for t, reported in plausible.items():
+        if reported.count > many:
+            odd[t] = f"moments of {reported.count} rows, {MANY:g} times as many as other terminals"
+        out = np.sqrt(_squares(reported, middle)[varied] / distance[varied])
         if any((out > factor).mean() > part for part, factor in FAR_OUT if varied.any()):
             odd[t] = f"moments of rows that lie up to {out.max():.3g} times as far out as those of other terminals"
     return odd
 
 
 def odd_labels(
-    told: Mapping[int, LabelsReport], rows: Mapping[int, int], weights: Mapping[int, float]
+    reports: Mapping[int, LabelsReport], rows: Mapping[int, int], weights: Mapping[int, float]
 ) -> dict[int, str]:
-    """The same of label sums: their weight is that of the rows, and their mean and spread are those of one feature."""
+    """Return the terminals with impossible or extreme label sums, each with a reason.
+
+    The weight must be that of the rows. Mean and spread are checked as those of one feature (`odd_moments`).
+    """
     moments, odd = {}, {}
-    for t, each in told.items():
-        total, mean, spread = each.sums
-        moments[t] = Moments(rows[t], np.array([mean]), np.array([spread * rows[t] / total]))
-        if not math.isclose(total, weights[t], rel_tol=PRECISION):
-            odd[t] = f"label sums of weight {total:.6g}, having joined with {weights[t]:.6g}"
-    return odd_moments({t: each for t, each in moments.items() if t not in odd}, rows) | odd
+    for t, report in reports.items():
+        weight, mean, spread = report.sums
+        moments[t] = Moments(rows[t], np.array([mean]), np.array([spread * rows[t] / weight]))
+        if not math.isclose(weight, weights[t], rel_tol=PRECISION):
+            odd[t] = f"label sums of weight {weight:.6g}, having joined with {weights[t]:.6g}"
+    return odd_moments({t: part for t, part in moments.items() if t not in odd}, rows) | odd
 
 
-def _odd_alone(told: Moments, rows: int) -> str:
-    if not (np.isfinite(told.mean).all() and np.isfinite(told.spread).all()):
-        return "moments that are not finite"
-    if told.count != rows:
-        return f"moments of {told.count} rows, having joined with {rows}"
-    if told.spread.min(initial=0.0) < 0.0:
-        return f"a spread of {told.spread.min():.3g}"
-    return ""
-
-
-def _squares(told: Moments, middle: Vector) -> Vector:
-    """Mean squared distance of a terminal's rows from the middle, by feature."""
+def _squares(moments: Moments, middle: Vector) -> Vector:
+    """Return the mean squared distance of a terminal's rows from the middle, by feature."""
     with np.errstate(over="ignore"):
-        return np.asarray(told.spread / told.count + np.square(told.mean - middle))
+        return np.asarray(moments.spread / moments.count + np.square(moments.mean - middle))
 
 
 def _longest(matrix: Vector) -> float:
