@@ -35,7 +35,7 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import objective
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.mixtures import between
-from rhfedmtl.maths.objective import Dual, ResidualBounds, Points, any_models
+from rhfedmtl.maths.objective import Dual, Points, ResidualBounds, any_models
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, SEARCHES, STRETCHES, QuasiNewton, Solver, Work
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.certificates import BestPoint, Certificate, best_point, contradictions
@@ -152,7 +152,9 @@ class Cloud(CloudStates):
 
     def _coupling(self) -> Relationship:
         """Return the relationship for dual ascent, with the current extra coupling."""
-        return self.relationship.with_extra_coupling(self._extra_coupling) if self._extra_coupling else self.relationship
+        return (
+            self.relationship.with_extra_coupling(self._extra_coupling) if self._extra_coupling else self.relationship
+        )
 
     def _ascent_anchors(self) -> Anchors:
         """Return the next anchors of dual ascent, rounded as they are sent."""
@@ -256,7 +258,7 @@ class Cloud(CloudStates):
         if self._newton is None:
             if next_anchors and not (undecided and self._extra_coupling):
                 self._certified = self._ascent_anchors()
-                station_models = self._certified.held(self.V)
+                station_models = self._certified.models_at(self.V)
             if np.array_equal(joint, station_models):
                 models = self.channel.models(joint, last[-1])[None]
                 return self._remember(Points(models, np.array([[scale] for scale in (*SCALES, 0.0)])))
@@ -292,7 +294,7 @@ class Cloud(CloudStates):
         if self.steers and self._newton is None:
             self._choose_start(points, primals)
         # 4. the certificate.
-        lost = 0.0 if residuals is None else residuals.most(self.relationship.solve(self.V))
+        lost = 0.0 if residuals is None else residuals.largest_product(self.relationship.solve(self.V))
         joint_dual = Dual(plain / self._n - lost, self.V, None if residuals is None else residuals.norms)
         by_task = np.full((2, self.n_tasks), np.nan)
         by_task[0, self.tasks] = objective.station_primal(
