@@ -72,6 +72,8 @@ from rhfedmtl.training.settings import Settings
 
 PASSES = (2, 5, 15, 50)
 FIRST_NUMBER, NUMBERS = 300_000, 60
+SHAPES: dict[str, dict[str, float]] = {"drawn": {}}
+"""Changes of a drawn federation, by the first word of its name."""
 SEEDS = range(7_000, 7_010)
 FLOOR = 1e-4
 KEEP_FROM = 0.3
@@ -116,7 +118,7 @@ MECHANISMS = [
     ),
     Mechanism(
         "coupled start",
-        "weakly coupled tasks start with extra coupling that fades (FADES, MOST_ALIKE)",
+        "weakly coupled tasks start with extra coupling that fades (PULL_DECAY, MOST_START_RATIO)",
         WEAK,
         lambda: mock.patch.object(relationships.MeanRegularised, "extra_coupling", return_value=0.0),
     ),
@@ -147,9 +149,9 @@ MECHANISMS = [
     ),
     Mechanism(
         "few certificates for bytes",
-        "certificates take a tenth of a byte budget (CERTIFYING)",
+        "certificates take a tenth of a byte budget (MOST_CERTIFYING)",
         ("bytes",),
-        values(certifying, CERTIFYING=1e9),
+        values(certifying, MOST_CERTIFYING=1e9),
     ),
     Mechanism(
         "small intercept feature",
@@ -174,8 +176,8 @@ BY_NAME = {mechanism.name: mechanism for mechanism in MECHANISMS}
 def problem(name: str) -> Problem:
     """Return the federation of a name such as ``drawn 300004 rare`` or ``har STANDING 5``."""
     words = name.split()
-    if words[0] == "drawn":
-        drawn = Drawn.number(int(words[1]), words[2])
+    if words[0] in SHAPES:
+        drawn = replace(Drawn.number(int(words[1]), words[2]), **SHAPES[words[0]])  # type: ignore[arg-type]
         metric = {"balanced": "balanced_accuracy", "rare": "auc", "numbers": "rmse"}[words[2]]
         return Problem(name, drawn.federation, drawn.lambda1, drawn.lambda1 * drawn.ratio, drawn.step_price, metric)
     if words[0] == "har":
@@ -275,8 +277,8 @@ def options(setup: Problem, group: str, federation: Federation, without: str = "
         values = {"lambda1": setup.lambda1}
     if group in ("weak", "hinge"):
         values["lambda2"] = setup.lambda1 / 100.0
-    if group == "hinge":
-        values["loss"] = "hinge"
+    if group in ("hinge", "logistic"):
+        values["loss"] = group
     chosen = Options.of(**values)
     if group == "bytes":
         chosen = chosen.in_precision("float32" if without == "int8 for byte budgets" else "int8")
@@ -336,7 +338,9 @@ def best(name: str, seed: int, group: str) -> float | None:
         max_rounds=3000,
         execution=Execution(threads=1),
     )
-    method = options(setup, group if group in ("hinge", "weak") else "weights", federation).method(federation.kind)
+    method = options(setup, group if group in ("hinge", "weak", "logistic") else "weights", federation).method(
+        federation.kind
+    )
     state = Run(federation, method, settings, Ledger({}))
     return float(state.result(state.learn(Measured())).certificate.primal)
 

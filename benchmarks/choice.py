@@ -34,7 +34,7 @@ from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.intervals import interval
-from rhfedmtl.selection.regularisation import LEVEL, PATH2, TRIM, choose, trimmed_error
+from rhfedmtl.selection.regularisation import PATH2, STANDARD_ERRORS, TRIM, choose, trimmed_error
 from rhfedmtl.training.config import default_scale
 from rhfedmtl.training.settings import Settings
 
@@ -93,7 +93,7 @@ def level(lambda2: np.ndarray[Any, Any], loss: np.ndarray[Any, Any], share: floa
     best = loss[np.argmin(trim_mean(loss, share, axis=1))]
     for value, losses in zip(lambda2, loss, strict=True):
         behind = losses - best
-        if trim_mean(behind, share) <= LEVEL * trimmed_error(behind, share):
+        if trim_mean(behind, share) <= STANDARD_ERRORS * trimmed_error(behind, share):
             return float(value)
     raise AssertionError("the best weight is level with itself")
 

@@ -19,6 +19,8 @@ RATE, STEPS = 0.5, 3  # no measurement
 # Share of the rows. Measured: on ten problems; ×0.5: a loss of 1 %; ×2: no change.
 SHARE = 0.1
 GRID = np.array([1.0, 2.0])
+HALVES = [x / 2.0 for x in GRID]
+PAIRS = np.array([(x, y) for x in GRID for y in HALVES])
 FORMAT = 5
 STREAMS = range(5)
 NAMES = ("a", "b")
@@ -54,11 +56,11 @@ def counts_of(folder: Path, *, exceptions: tuple[str, ...] = (), source: str = S
 
 
 def test_source_is_counted(tmp_path: Path) -> None:
-    """Each row counts its places; constants are numbers with names in capitals, without the exceptions."""
+    """Each row counts its places; constants are named in capitals, and neither exceptions nor made of others."""
     counts = counts_of(tmp_path, exceptions=("policies/rule.py FORMAT",))
-    assert [place.split()[1] for place in counts["constants"].places] == ["RATE", "STEPS", "SHARE", "GRID"]
-    assert [place.split()[1] for place in counts["unmeasured"].places] == ["RATE", "STEPS", "GRID"]
-    assert counts["once"].places == ["policies/rule.py:20 _once", "1 of 29 functions"]
+    assert [place.split()[1] for place in counts["constants"].places] == ["RATE", "STEPS", "SHARE", "GRID", "HALVES"]
+    assert [place.split()[1] for place in counts["unmeasured"].places] == ["RATE", "STEPS", "GRID", "HALVES"]
+    assert counts["once"].places == ["policies/rule.py:22 _once", "1 of 29 functions"]
     assert {name: counts[name].count for name in ("once", "classes", "files", "imports", "packages")} == {
         "once": 1,
         "classes": 1,
@@ -66,7 +68,7 @@ def test_source_is_counted(tmp_path: Path) -> None:
         "imports": 0,
         "packages": 0,
     }
-    assert counts["lines"].count == 8 + 6 + 1 + 26
+    assert counts["lines"].count == 10 + 6 + 1 + 26
 
 
 def test_large_files_imports_and_packages_are_counted(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = Path(__file__).with_suffix(".json")
 PACKAGE = ROOT / "src" / "rhfedmtl"
 FOLDERS = (PACKAGE, ROOT / "terminal")
-STEERING = ("policies/", "maths/", "roles/cloud", "selection/", "training/")
+STEERING = ("policies/", "maths/", "roles/cloud", "roles/certificates", "selection/", "training/")
 """Where constants steer learning, below ``src/rhfedmtl``."""
 MOST_METHODS, MOST_LINES, MOST_IMPORTS, MOST_FILES = 25, 450, 25, 18
 COMMAND = "train --algorithm hfedmtl --tasks 3 --terminals 2 --local-steps 2 --station-rounds 1 --certify-every 1"
@@ -185,9 +185,8 @@ def numeric(node: ast.AST) -> bool:
             parts = [left, right]
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             pass
-        case ast.ListComp(elt=part) | ast.GeneratorExp(elt=part):
-            parts = [leaf for leaf in ast.walk(part) if isinstance(leaf, ast.Constant)]
-            return all(map(numeric, parts))
+        case ast.ListComp() | ast.GeneratorExp():  # without a number it is made of other constants
+            parts = [leaf for leaf in ast.walk(node) if isinstance(leaf, ast.Constant)]
         case ast.Call(func=ast.Attribute(value=ast.Call() as array)):
             parts = [array]
         case ast.Call(func=ast.Name(id=name), args=parts):

@@ -13,7 +13,7 @@ from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
-from rhfedmtl.policies.adaptive_fl import MOST, AdaptiveControl, Estimates, estimates
+from rhfedmtl.policies.adaptive_fl import AdaptiveControl, Estimates, estimates
 from rhfedmtl.policies.base import Observation, Plan, Situation
 from rhfedmtl.resources.billing import Placement
 from rhfedmtl.resources.ledger import Ledger
@@ -78,7 +78,7 @@ def test_the_bound_is_the_papers() -> None:
 def test_without_distance_of_terminals_there_is_no_reason_to_aggregate() -> None:
     """δ = 0, or a flat loss (ρ = 0 or β = 0): the largest τ."""
     for nothing in ({"delta": 0.0}, {"rho": 0.0}, {"beta": 0.0}):
-        assert best(**nothing) == MOST
+        assert best(**nothing) == CONTROL.largest_tau
 
 
 def test_a_dearer_aggregation_calls_for_more_steps() -> None:

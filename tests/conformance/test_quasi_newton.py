@@ -22,7 +22,7 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths import quasi_newton
-from rhfedmtl.maths.quasi_newton import ASCENT, LEAST_BEND, NEWTON, STRETCHES, Backtracking, QuasiNewton
+from rhfedmtl.maths.quasi_newton import ASCENT, LEAST_CURVATURE, NEWTON, STEP_LENGTHS, Backtracking, QuasiNewton
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.measured.policy import Measured
@@ -142,7 +142,7 @@ def test_steps_are_those_of_matrices_written_out(search: type[QuasiNewton], monk
     Models that a run returns are the best that certificates saw, between steps too, so they are not compared.
     """
     monkeypatch.setattr(quasi_newton, "CG_STEPS", 10 * TASKS * FEATURES)
-    monkeypatch.setattr(quasi_newton, "CG_LEFT", 1e-13)
+    monkeypatch.setattr(quasi_newton, "CG_TOLERANCE", 1e-13)
     rng = np.random.default_rng(4)
     coupling = np.kron(COUPLED.apply(np.eye(TASKS)[:, None])[:, 0], np.eye(FEATURES))
     hessian, goal = coupling + _of_losses(rng), rng.normal(size=TASKS * FEATURES)
@@ -156,7 +156,7 @@ def test_steps_are_those_of_matrices_written_out(search: type[QuasiNewton], monk
         gradient = hessian @ (trial.ravel() - goal)
         V = COUPLED.apply(trial) - gradient.reshape(trial.shape)
         before, slope = found.W.ravel(), None if found.gradient is None else found.gradient.ravel()
-        ahead = (trial.ravel() - before)[None] * np.array(STRETCHES)[:, None] + before - goal
+        ahead = (trial.ravel() - before)[None] * np.array(STEP_LENGTHS)[:, None] + before - goal
         along = np.einsum("ki,ij,kj->k", ahead, hessian, ahead) / (2.0 * TASKS)
         found.observe(COUPLED, V, along, exact=True)
         if slope is not None:
@@ -184,7 +184,7 @@ def _by_task(pairs: Any, curvature: float, coupling: Any) -> Any:
         B = curvature * np.eye(FEATURES)
         for s, change in pairs:
             step, y = s[mine], (change - coupling @ s)[mine]
-            if step @ y > LEAST_BEND * np.linalg.norm(step) * np.linalg.norm(y):
+            if step @ y > LEAST_CURVATURE * np.linalg.norm(step) * np.linalg.norm(y):
                 curved = B @ step
                 B = B + np.outer(y, y) / (step @ y) - np.outer(curved, curved) / (step @ curved)
         hessian[mine, mine] = coupling[mine, mine] + B

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rhfedmtl.maths.mixtures import GRAIN, between, rounded_share, share_between
+from rhfedmtl.maths.mixtures import SHARE_STEP, between, rounded_share, share_between
 
 RNG = np.random.default_rng(3)
 
 
 @pytest.mark.parametrize("apart", [1.0, 1e-9])
-@pytest.mark.parametrize("share", [0.0, 1.0, GRAIN, 0.3, -0.7, 1.9])
+@pytest.mark.parametrize("share", [0.0, 1.0, SHARE_STEP, 0.3, -0.7, 1.9])
 def test_a_share_is_found_again(share: float, apart: float) -> None:
     """Between the two and beyond them, also where they nearly agree."""
     first = RNG.normal(size=(3, 1, 40))
@@ -31,7 +31,7 @@ def test_what_is_no_mixture_has_no_share() -> None:
     models = RNG.normal(size=(2, 1, 9))
     model = between(0.25, models)
     model[0, 4] = np.nextafter(model[0, 4], 9.0)
-    for wrong in (model, between(GRAIN / 3.0, models), model[:, :5], 1e4 * model):
+    for wrong in (model, between(SHARE_STEP / 3.0, models), model[:, :5], 1e4 * model):
         assert share_between(wrong, models) is None
     assert share_between(models[0] + 1.0, models[[0, 0]]) is None
     assert share_between(models[0], models[:1]) is None

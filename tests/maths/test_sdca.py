@@ -402,7 +402,7 @@ def test_blocks_are_added_in_one_order() -> None:
     blocks = np.zeros((4, 3))
     for place, part in enumerate(parts):
         if part is not None:
-            blocks[place // rounds.BLOCK] += part
+            blocks[place // rounds.BLOCK_TERMINALS] += part
     np.testing.assert_array_equal(rounds.add_in_blocks(parts, (3,)), loops.add_blocks(blocks, starts)[0])
 
 

@@ -19,7 +19,7 @@ from rhfedmtl.maths.relationships import Learned, MeanRegularised, Safe, Unrelat
 from rhfedmtl.roles.channel import MaskedSums
 from rhfedmtl.selection import regularisation
 from rhfedmtl.selection.folds import Effort, Precision, make_folds, sample, solve, task_metric, without
-from rhfedmtl.selection.regularisation import LEVEL, PATH2, Choice, Trial, choose, weighted
+from rhfedmtl.selection.regularisation import PATH2, STANDARD_ERRORS, Choice, Trial, choose, weighted
 
 QUICK = Precision(3e-2, 2.0, 40)
 GRID = {"folds": 3, "lambda1": (1e-1, 1e-2, 1e-3), "lambda2": (1e-1, 1e-3, 0.0)}
@@ -111,7 +111,7 @@ def test_every_relationship_gets_weights_and_the_bill(name: str) -> None:
     assert choice.best in choice.trials
     first = min(choice.trials, key=lambda trial: trial.score)
     behind = choice.best.tasks - first.tasks
-    assert behind.mean() <= LEVEL * behind.std(ddof=1) / np.sqrt(len(behind))
+    assert behind.mean() <= STANDARD_ERRORS * behind.std(ddof=1) / np.sqrt(len(behind))
     assert (choice.lambda1, max(choice.lambda2, first.lambda2)) == (first.lambda1, choice.lambda2)
     assert choice.effort.solves == 3 * len(choice.trials)
     assert choice.effort.terminal_steps > choice.effort.rounds > 0
@@ -244,7 +244,7 @@ def test_the_choice_draws_rows_of_large_tables(unequal: float, monkeypatch: pyte
     counts, sizes = np.bincount(data.row_task[drawn]), np.bincount(data.row_task)
     assert 396 <= drawn.sum() <= 400
     assert ((counts == sizes) | (counts == counts.max())).all()
-    monkeypatch.setattr(regularisation, "SAMPLE", 400)
+    monkeypatch.setattr(regularisation, "SEARCH_ROWS", 400)
     choice = choose(data, DualMethod(), lambda1=(1e-3,), precision=QUICK)
     assert choice.effort.solves == len(choice.trials)
     assert sample(data, 10_000, 0).all()
@@ -263,5 +263,5 @@ def test_a_choice_on_drawn_rows_is_the_choice_of_the_whole_table(monkeypatch: py
     method = build("rhfedmtl", Options(), "regression").method
     assert isinstance(method, DualMethod)
     expected = choose(data, method, lambda1=(1e-3,)).lambda2
-    monkeypatch.setattr(regularisation, "SAMPLE", tasks * rows // 10)
+    monkeypatch.setattr(regularisation, "SEARCH_ROWS", tasks * rows // 10)
     assert expected / 4.0 < choose(data, method, lambda1=(1e-3,)).lambda2 < 4.0 * expected

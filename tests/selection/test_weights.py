@@ -26,7 +26,7 @@ from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.selection.regularisation import PATH2
-from rhfedmtl.selection.weights import LOOKS, SHARE, HeldOutRows, choose_settings
+from rhfedmtl.selection.weights import CHECK_SHARE, MOST_CHECKS, HeldOutRows, choose_settings
 from rhfedmtl.training.checkpoint import Keeper, read
 from rhfedmtl.training.result import Progress
 
@@ -46,7 +46,7 @@ def test_the_first_rounds_are_charged_and_all_stays_within_the_budget(names: dic
     federation = asked.federation()
     chosen = choose_settings(asked, federation)
     assert chosen.selection is not None
-    assert 0.0 < chosen.selection.spent["energy"] <= (LOOKS + 1) * SHARE * 20000
+    assert 0.0 < chosen.selection.spent["energy"] <= (MOST_CHECKS + 1) * CHECK_SHARE * 20000
     result = chosen.config.run(federation, before=chosen.before)
     assert chosen.selection.spent["energy"] < result.ledger.spent["energy"] <= 20000
     assert Ledger.replay(*asked.resources(), result.events) == result.ledger

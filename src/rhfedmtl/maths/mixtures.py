@@ -11,10 +11,10 @@ import numpy.typing as npt
 Models = npt.NDArray[np.float64]
 Vector = npt.NDArray[np.float64]
 
-GRAIN = 2.0**-16
-"""Step of the share by which a model on the line through two others is told."""
-FARTHEST = 2.0**10
-"""How far from them it may lie."""
+# A model on the line through two others is sent as a multiple of this share.
+SHARE_STEP = 2.0**-16
+# A larger share is not sent: the model is sent instead.
+LARGEST_SHARE = 2.0**10
 
 
 def combined(weights: Vector, models: Models) -> Models:
@@ -31,18 +31,18 @@ def between(share: float, models: Models) -> Models:
 
 
 def rounded_share(share: float) -> float:
-    """Return the nearest multiple of `GRAIN`: a share that `share_between` recovers."""
-    return round(share / GRAIN) * GRAIN
+    """Return the nearest multiple of `SHARE_STEP`: a share that `share_between` recovers."""
+    return round(share / SHARE_STEP) * SHARE_STEP
 
 
 def share_between(model: Models, models: Models) -> float | None:
-    """Return the share, a multiple of `GRAIN`, that mixes ``model`` from two others to the bit, if it exists."""
+    """Return the share, a multiple of `SHARE_STEP`, that mixes ``model`` from two others to the bit, if it exists."""
     if len(models) != 2 or model.shape != models.shape[1:]:
         return None
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow means that no share fits
         difference = models[1] - models[0]
         square, along = float(np.sum(difference * difference)), float(np.sum((model - models[0]) * difference))
-    if not abs(along) < FARTHEST * square < np.inf:
+    if not abs(along) < LARGEST_SHARE * square < np.inf:
         return None
     share = rounded_share(along / square)
     return share if np.array_equal(between(share, models), model) else None

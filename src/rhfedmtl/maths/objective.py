@@ -21,10 +21,10 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Models4 = npt.NDArray[np.float64]
 
-# Tasks beyond which a matrix of their products costs more than a certificate with a θ for each is worth.
-MOST_SCALED = 512
-# Sweeps of coordinate ascent over the θ_b; it stops when none moves.
-SWEEPS = 100
+# With more tasks the certificate has a single θ: a θ per task needs a matrix of products of all tasks.
+MOST_SCALED_TASKS = 512
+# Most sweeps of coordinate ascent over the θ_b. It stops earlier once none moves.
+MOST_SWEEPS = 100
 
 
 def station_primal(losses: Vector, n: Vector, W: Models, anchors: Anchors) -> Vector:
@@ -188,18 +188,19 @@ def scaled_dual(
 
 
 def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vector:
-    """Return θ_b in [0, 1] with the largest Σ f_b(θ_b) − ½ tr(θV G (θV)ᵀ); beyond ``MOST_SCALED`` tasks a common θ.
+    """Return θ_b in [0, 1] with the largest Σ f_b(θ_b) − ½ tr(θV G (θV)ᵀ).
 
-    Each sweep solves for one θ_b after the other: the argmax of f_b(θ) − θ cross − θ² square/2.
+    Beyond ``MOST_SCALED_TASKS`` tasks all tasks share a θ. Each sweep solves for one θ_b after the other: the argmax of
+    f_b(θ) − θ cross − θ² square/2.
     """
     n_tasks = len(V)
-    if n_tasks > MOST_SCALED:
+    if n_tasks > MOST_SCALED_TASKS:
         curves, K = curves.sum(axis=0, keepdims=True), np.array([[relationship.dual_energy(V)]])
     else:
         flat = V.reshape(n_tasks, -1)
         K = relationship.dense(n_tasks).G * (flat @ flat.T)
     squares, theta = np.diag(K).tolist(), np.ones(len(curves))
-    for _ in range(SWEEPS):
+    for _ in range(MOST_SWEEPS):
         before = theta.copy()
         for b, (curve, square) in enumerate(zip(curves, squares, strict=True)):
             cross = float(K[b] @ theta) - square * float(theta[b])

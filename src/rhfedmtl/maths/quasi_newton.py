@@ -35,22 +35,35 @@ GRADIENT: Final = "gradient"
 NEWTON: Solver = "quasi-newton"
 LBFGS: Solver = "l-bfgs"
 
-LEAST_MEMORY, MEMORY, ROOM = 8, 40, 2**21
-"""Pairs of steps and changes of gradients that are remembered: all of so many, fewer of them where numbers are many.
-
-They are the cloud's alone and cost no message."""
-JOINT_MEMORY = 64
-"""As many of the joint problem: with 12 of them L-BFGS leaves HAR at energy 3,000 170 times as far away."""
-CG_STEPS, CG_LEFT = 15, 1e-2
-"""Steps of conjugate gradients towards the next step, and what of the gradient they may leave."""
-LEAST_BEND = 1e-12
-"""Curvature along a step, beside the lengths of step and change, below which rounding may have made it."""
+# Pairs of step and change of gradient that the cloud remembers. They cost no message.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points, +0.00 ± 0.01 decades;
+# ×2: +0.00 ± 0.00 points, +0.00 ± 0.00 decades.
+MOST_PAIRS = 40
+# Fewer pairs of larger models: numbers of all steps together, at most, but at least LEAST_PAIRS pairs.
+PAIR_NUMBERS = 2**21
+LEAST_PAIRS = 8
+# Pairs of L-BFGS on the joint problem. With 12 pairs it ends 170 times as far from the optimum on HAR at energy 3,000.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points, +0.01 ± 0.02 decades;
+# ×2: same digits.
+LBFGS_PAIRS = 64
+# Most steps of conjugate gradients per quasi-Newton step.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.08 points, +0.04 ± 0.11 decades;
+# ×2: −0.01 ± 0.04 points, +0.00 ± 0.00 decades.
+CG_STEPS = 15
+# Stop conjugate gradients once the residual is at most this share of the gradient.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.02 ± 0.03 points, +0.00 ± 0.01 decades;
+# ×2: −0.02 ± 0.03 points, +0.00 ± 0.01 decades.
+CG_TOLERANCE = 1e-2
+# Rounding may cause a smaller curvature, relative to the lengths of step and change.
+LEAST_CURVATURE = 1e-12
+# A step must bring this share of the decrease that its slope promises (Armijo).
 ENOUGH_DECREASE = 1e-4
-"""Share of the decrease that the slope promises which a step must bring (Armijo)."""
-ROUNDING = 1e-14
-"""By how much of itself an objective may rise without being worse."""
-STRETCHES = (1.0, 2.0, 0.5, 0.25, 0.125, 0.03125)
-"""Where along a step the objective is looked at, its end first: scores are linear, so this costs no vector."""
+# A relative rise of the objective up to this is rounding.
+OBJECTIVE_ROUNDING = 1e-14
+# Evaluate the objective at these multiples of a step, its end first. Scores are linear: this costs no vector.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.02 ± 0.05 points, +0.00 ± 0.01 decades;
+# ×2: same digits.
+STEP_LENGTHS = (1.0, 2.0, 0.5, 0.25, 0.125, 0.03125)
 
 
 @dataclass
@@ -85,7 +98,7 @@ class QuasiNewton:
             self.direction, self.rounded = near - self.W, near
 
     def observe(self, relationship: Relationship, V: Models, along: Vector, *, exact: bool) -> None:
-        """Update the search from V at the trial and the objective at ``STRETCHES`` of the step to it.
+        """Update the search from V at the trial and the objective at ``STEP_LENGTHS`` of the step to it.
 
         If a terminal did not answer, V is not the ``exact`` gradient and says nothing about curvature.
         """
@@ -106,13 +119,13 @@ class QuasiNewton:
         cleared.
         """
         best, self.direction = int(np.argmin(along)), None
-        if along[best] > self.value + ROUNDING * abs(self.value):
+        if along[best] > self.value + OBJECTIVE_ROUNDING * abs(self.value):
             self.gradient = None
             if self.looked:
                 self.steps, self.changes = [], []
             return
         place = 0 if along[0] <= self.value else best
-        share = STRETCHES[place]
+        share = STEP_LENGTHS[place]
         self.W = between(1.0 - share, np.array([trial, self.W]))
         self.value = float(along[place])
         self.looked = share == 1.0
@@ -124,12 +137,12 @@ class QuasiNewton:
         curvatures = _dots(step, change)
         if curvatures.sum() <= 0.0:
             return
-        curved = (curvatures > LEAST_BEND * np.sqrt(_dots(step, step) * _dots(change, change)))[..., None]
-        self._keep(np.where(curved, step, 0.0), np.where(curved, change, 0.0), MEMORY)
-        self.curvature = max(float(curvatures.sum()) / float(np.sum(step * step)), LEAST_BEND)
+        curved = (curvatures > LEAST_CURVATURE * np.sqrt(_dots(step, step) * _dots(change, change)))[..., None]
+        self._keep(np.where(curved, step, 0.0), np.where(curved, change, 0.0), MOST_PAIRS)
+        self.curvature = max(float(curvatures.sum()) / float(np.sum(step * step)), LEAST_CURVATURE)
 
     def _keep(self, step: Models, change: Models, limit: int) -> None:
-        pairs = min(limit, max(LEAST_MEMORY, ROOM // step.size))
+        pairs = min(limit, max(LEAST_PAIRS, PAIR_NUMBERS // step.size))
         self.steps, self.changes = [*self.steps, step][-pairs:], [*self.changes, change][-pairs:]
 
     def _descent(self, relationship: Relationship) -> Models:
@@ -149,7 +162,7 @@ class QuasiNewton:
         for _ in range(CG_STEPS):
             curved = relationship.apply(direction) + self._curved(factors, direction)
             curvature = float(np.sum(direction * curved))
-            if curvature <= 0.0 or square <= CG_LEFT**2 * first:
+            if curvature <= 0.0 or square <= CG_TOLERANCE**2 * first:
                 break
             solution, residual = solution + square / curvature * direction, residual - square / curvature * curved
             preconditioned = relationship.precondition(residual, self.curvature)
@@ -190,9 +203,9 @@ class Backtracking(QuasiNewton):
     def _remember(self, relationship: Relationship, step: Models, change: Models) -> None:
         """Store the pair of the joint problem if it has curvature."""
         curvature = float(np.sum(step * change))
-        if curvature > LEAST_BEND * float(np.linalg.norm(step) * np.linalg.norm(change)):
-            self._keep(step, change, JOINT_MEMORY)
-            self.curvature = max((curvature - relationship.energy(step)) / float(np.sum(step * step)), LEAST_BEND)
+        if curvature > LEAST_CURVATURE * float(np.linalg.norm(step) * np.linalg.norm(change)):
+            self._keep(step, change, LBFGS_PAIRS)
+            self.curvature = max((curvature - relationship.energy(step)) / float(np.sum(step * step)), LEAST_CURVATURE)
 
     def _solve(self, relationship: Relationship, gradient: Models) -> Models:
         """Return H g by the two loops of L-BFGS, in the metric Q + h I."""
@@ -217,7 +230,7 @@ class Backtracking(QuasiNewton):
             self.W, self.gradient, self.value, self.direction = trial, after, float(along[0]), None
         else:
             best = int(np.argmin(along))
-            self.direction = (STRETCHES[best] if along[best] < self.value else STRETCHES[-1]) * step
+            self.direction = (STEP_LENGTHS[best] if along[best] < self.value else STEP_LENGTHS[-1]) * step
 
 
 SEARCHES: dict[Solver, type[QuasiNewton]] = {NEWTON: QuasiNewton, LBFGS: Backtracking}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rhfedmtl.maths.coupling import (
-    ENOUGH,
+    MOST_ANCHOR_WEIGHT,
     Anchors,
     Matrix,
     Models,
@@ -36,8 +36,10 @@ __all__ = [
 ]
 
 
-MOST_ALIKE = 100.0
-"""λ2/λ1 of tasks that are all one: more than that changes nothing of their first rounds."""
+# Largest λ2/λ1 of a coupled start: more does not change its first rounds.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.02 ± 0.04 points, −0.00 ± 0.01 decades;
+# ×2: −0.01 ± 0.02 points, +0.00 ± 0.00 decades.
+MOST_START_RATIO = 100.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class MeanRegularised(Relationship):
         common, deviations = (len(V) - 1) * len(V) * float(np.sum(mean * mean)), float(np.sum(np.square(V - mean)))
         if self.lambda2 >= self.lambda1 or common == 0.0:
             return 0.0
-        ratio = common / max(deviations, common / (1.0 + MOST_ALIKE)) - 1.0
+        ratio = common / max(deviations, common / (1.0 + MOST_START_RATIO)) - 1.0
         return max(ratio * self.lambda1 - self.lambda2, 0.0)
 
     def with_extra_coupling(self, extra: float) -> MeanRegularised:
@@ -133,7 +135,7 @@ class MeanRegularised(Relationship):
 
     def _anchored(self, n: Vector) -> float:
         """Return λ_b for stations with this many samples."""
-        return min(self.lambda1 + self.lambda2, max(self.lambda1, ENOUGH / float(np.mean(n))))
+        return min(self.lambda1 + self.lambda2, max(self.lambda1, MOST_ANCHOR_WEIGHT / float(np.mean(n))))
 
 
 @dataclass(frozen=True)

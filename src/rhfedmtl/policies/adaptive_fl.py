@@ -25,9 +25,6 @@ from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUAR
 from rhfedmtl.policies.base import FloatArray, Observation, Plan, Situation
 from rhfedmtl.resources.billing import event_totals, lines, steps_affordable
 
-GROWTH, MOST = 10, 100
-"""How much τ may grow at once, and the largest τ."""
-
 
 class Estimates(NamedTuple):
     """Lipschitz constants of the loss (ρ) and its gradient (β), and distance of terminals' gradients (δ)."""
@@ -49,12 +46,16 @@ class AdaptiveControl:
         Rows visited twice for the estimates. These visits come on top of τ and count as a cost of the aggregation.
     phi
         The control parameter φ (0.025 in the paper's experiments).
+    growth, largest_tau
+        The search for τ ends at ``growth`` times the last τ, and at ``largest_tau``.
     """
 
     step: float = 0.5
     decay: float = 0.0
     probes: int = 2
     phi: float = 0.025
+    growth: int = 10
+    largest_tau: int = 100
 
     def __post_init__(self) -> None:
         """Refuse a control parameter that is not positive."""
@@ -75,7 +76,7 @@ class AdaptiveControl:
         if current is None:
             return 1
         before = max(1, int(s.observed[-1].local_steps.max()) - 2 * self.probes)
-        taus = np.arange(1, min(MOST, GROWTH * before) + 1)
+        taus = np.arange(1, min(self.largest_tau, self.growth * before) + 1)
         return int(taus[np.argmin(self.bound(s, taus, current))])
 
     def bound(self, s: Situation, tau: npt.NDArray[np.int64], current: Estimates) -> FloatArray:

@@ -20,7 +20,7 @@ from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.roles.messages import Vector
 from rhfedmtl.roles.words import bounded, in_words
 
-ROUNDING = 1e-9
+GAP_ROUNDING = 1e-9
 """P may lie below D by this much, relative to the objective, through rounding."""
 
 
@@ -72,7 +72,7 @@ class Certificate:
     def gap(self) -> float:
         """P − D; 0 if P lies below D only through rounding."""
         gap = self.primal - self.dual
-        return 0.0 if -ROUNDING * max(1.0, abs(self.primal)) <= gap < 0.0 else gap
+        return 0.0 if -GAP_ROUNDING * max(1.0, abs(self.primal)) <= gap < 0.0 else gap
 
     @property
     def relative_gap(self) -> float:
@@ -197,5 +197,5 @@ def contradictions(
         proved = dual.f - np.einsum("bcd,bcd->b", W, dual.V)
         if dual.norms is not None:
             proved = proved - dual.norms * np.sqrt(squared_norms(W - relationship.solve(dual.V)))
-        contradicted |= losses < proved - ROUNDING * np.maximum(1.0, np.abs(proved))
+        contradicted |= losses < proved - GAP_ROUNDING * np.maximum(1.0, np.abs(proved))
     return contradicted

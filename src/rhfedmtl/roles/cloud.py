@@ -36,28 +36,39 @@ from rhfedmtl.maths import objective
 from rhfedmtl.maths.kernels.rounds import dual_sums
 from rhfedmtl.maths.mixtures import between
 from rhfedmtl.maths.objective import Dual, Points, ResidualBounds, any_models
-from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, SEARCHES, STRETCHES, QuasiNewton, Solver, Work
+from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, SEARCHES, STEP_LENGTHS, QuasiNewton, Solver, Work
 from rhfedmtl.maths.relationships import Anchors, Models, Relationship, Safe
 from rhfedmtl.roles.certificates import BestPoint, Certificate, best_point, contradictions
 from rhfedmtl.roles.cloud_states import CloudStates
 from rhfedmtl.roles.messages import Anchor, Report, StationSums, Vector
 
 Indices = npt.NDArray[np.int64]
-SCALES = (1.0, 0.5, 0.25, 2.0)
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-GRID = np.array([(scale, share) for scale in SCALES for share in SHARES])
-"""A certificate evaluates scale · ((1 − share) · station models + share · joint models), and the zero model."""
-EXACT, ROUNDED = 1e-6, 0.1
-"""Accept a gradient if this share of its gap, or less, is not explained by its square: exact and rounded updates."""
-FADES = 0.7
-"""Extra coupling at the start is multiplied by this after each server iteration."""
-DIVERGED = 10.0
-"""Switch to the safe joint form if the objective exceeds that of the zero model by this factor."""
+# A certificate evaluates scale · ((1 − share) · station models + share · joint models), and the zero model.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.09 ± 0.21 points, −0.01 ± 0.07 decades;
+# ×2: −0.01 ± 0.34 points, +0.05 ± 0.11 decades.
+MODEL_SCALES = (1.0, 0.5, 0.25, 2.0)
+# Measured: benchmarks/results/constants.md; ×0.5: +0.08 ± 0.17 points, +0.00 ± 0.02 decades;
+# ×2: −0.05 ± 0.06 points, −0.00 ± 0.05 decades.
+JOINT_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+CANDIDATE_GRID = np.array([(scale, share) for scale in MODEL_SCALES for share in JOINT_SHARES])
+# A gradient is exact if its gap and its squared norm differ by at most this share of the gap. An inexact gradient tells
+# nothing of curvature.
+GRADIENT_TOLERANCE = 1e-6
+# The same if updates are rounded.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points, +0.00 ± 0.00 decades;
+# ×2: same digits.
+ROUNDED_TOLERANCE = 0.1
+# The extra coupling of a start is multiplied by this after each server iteration.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.04 ± 0.20 points, −0.04 ± 0.09 decades;
+# ×2: +0.64 ± 1.13 points, +0.03 ± 0.11 decades.
+PULL_DECAY = 0.7
+# Turn to the safe joint form if the objective exceeds this multiple of the zero model's objective.
+DIVERGENCE_FACTOR = 10.0
 
 
 def most_candidates() -> tuple[int, int]:
     """Return the largest numbers of models and of points that a certificate evaluates."""
-    return 2, len(GRID) + 1
+    return 2, len(CANDIDATE_GRID) + 1
 
 
 class Cloud(CloudStates):
@@ -141,7 +152,7 @@ class Cloud(CloudStates):
             anchors = self._coupling().anchors(self.W, self.V, self._n)
             self._newton, self.anchors = None, anchors._replace(center=self._center, origin=self.V.copy())
         self._start = self._center = None
-        self._extra_coupling = self._extra_coupling and FADES * self._extra_coupling
+        self._extra_coupling = self._extra_coupling and PULL_DECAY * self._extra_coupling
         center, lam, _, origin, gradient = self.anchors
         work: Work = GRADIENT if gradient else ASCENT
         origins = [None] * len(self.tasks) if origin is None else list(origin)
@@ -250,7 +261,7 @@ class Cloud(CloudStates):
         self._certified, last = self.anchors, self._points.models
         if self._newton is not None and self._newton.gradient is not None:  # terminals know both models
             models = np.stack([self.W, self._newton.W])
-            return self._remember(Points(models, np.array([*((t, 1.0 - t) for t in STRETCHES), (0.0, 0.0)])))
+            return self._remember(Points(models, np.array([*((t, 1.0 - t) for t in STEP_LENGTHS), (0.0, 0.0)])))
         undecided = self._extra_coupling is None
         if self._extra_coupling is None:
             self._extra_coupling = self.relationship.extra_coupling(self.V) if self.cloud_round == 1 else 0.0
@@ -261,10 +272,10 @@ class Cloud(CloudStates):
                 station_models = self._certified.models_at(self.V)
             if np.array_equal(joint, station_models):
                 models = self.channel.models(joint, last[-1])[None]
-                return self._remember(Points(models, np.array([[scale] for scale in (*SCALES, 0.0)])))
+                return self._remember(Points(models, np.array([[scale] for scale in (*MODEL_SCALES, 0.0)])))
             station_models = self.channel.models(station_models, last[0])
         models = np.stack([station_models, self.channel.models(joint, last[-1])])
-        scales, shares = GRID.T
+        scales, shares = CANDIDATE_GRID.T
         combinations = np.stack([scales * (1.0 - shares), scales * shares], axis=1)
         return self._remember(Points(models, np.array([*combinations, (0.0, 0.0)])))
 
@@ -290,7 +301,7 @@ class Cloud(CloudStates):
         self._best_dual = max(self._best_dual, scaled.bound(self.relationship), joint)
         self._dual = objective.between(self._dual, scaled, self.relationship)
         # 3. decide how the next server iteration starts.
-        self._observe(primals, plain, tolerance=ROUNDED if residuals else EXACT)
+        self._observe(primals, plain, tolerance=ROUNDED_TOLERANCE if residuals else GRADIENT_TOLERANCE)
         if self.steers and self._newton is None:
             self._choose_start(points, primals)
         # 4. the certificate.
@@ -376,7 +387,7 @@ class Cloud(CloudStates):
         self._best_start = min(self._best_start, float(primals[best]))
         if not improved:
             best, self._extra_coupling = 0, 0.0
-        scale, share = (SCALES[best], 0.0) if single else GRID[best]
+        scale, share = (MODEL_SCALES[best], 0.0) if single else CANDIDATE_GRID[best]
         if self._certified is self.anchors or scale != 1.0 or isinstance(self.relationship, Safe):
             self._start, self._center = points.at(best) if improved else None, None
         else:
@@ -393,8 +404,8 @@ class Cloud(CloudStates):
             gap = primals[0] - objective.joint_dual(plain, self._n, self.V, self.relationship)
             missing = gap - self.relationship.dual_energy(tangent) / (2.0 * len(self.tasks))
             exact = bool(missing <= tolerance * max(abs(gap), 1e-12))
-            self._newton.observe(self.relationship, self.V, primals[: len(STRETCHES)], exact=exact)
-        elif primals[0] > max(DIVERGED * primals[-1], self._last_primal) and self.relationship.may_turn_safe:
+            self._newton.observe(self.relationship, self.V, primals[: len(STEP_LENGTHS)], exact=exact)
+        elif primals[0] > max(DIVERGENCE_FACTOR * primals[-1], self._last_primal) and self.relationship.may_turn_safe:
             self.relationship = Safe(self.relationship)
         self._last_primal = float(primals[0])
 

@@ -14,9 +14,9 @@ largest, and of λ2 the largest within half a standard error of the best, becaus
 By default the search compares the loss. With a few dozen rows per task, accuracy changes in steps of a row, and the
 best of many settings is the luckiest. Name a metric if the loss does not follow it (AUC with few positives).
 
-Large data: from `SAMPLE` rows on, the search draws `SAMPLE` rows and holds out a fifth of them, in a single fold. It
-solves with the weights divided by the share of rows that it drew. The loss is a mean over rows, so a weight acts like a
-prior of the same strength only if it shrinks as rows grow.
+Large data: from `SEARCH_ROWS` rows on, the search draws `SEARCH_ROWS` rows and holds out a fifth of them, in a single
+fold. It solves with the weights divided by the share of rows that it drew. The loss is a mean over rows, so a weight
+acts like a prior of the same strength only if it shrinks as rows grow.
 """
 
 from __future__ import annotations
@@ -49,17 +49,30 @@ from rhfedmtl.selection.folds import (
 )
 from rhfedmtl.training.settings import Settings
 
+# λ1 to try, from strong to weak.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.09 ± 0.23 points;
+# ×2: −0.15 ± 0.59 points.
 PATH1 = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
+# λ2 to try, from strong to weak.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.28 ± 0.33 points;
+# ×2: −0.11 ± 0.25 points.
 PATH2 = (10.0, 3.0, 1.0, 0.3, 0.1, 3e-2, 1e-2, 3e-3, 1e-3, 0.0)
-"""Weights to try, from strong to weak."""
+# A path ends after this many trials in a row that are worse than the best.
+# Measured: benchmarks/results/constants.md; ×0.5: same digits;
+# ×2: same digits.
 PATIENCE = 2
-"""So many trials in a row that are worse than the best end a path."""
-LEVEL = 0.5
-"""Standard errors, paired over tasks, by which a larger λ2 may be behind the best."""
+# Take a larger λ2 if it is behind the best by at most this many standard errors (paired over tasks).
+# Measured: benchmarks/results/constants.md; ×0.5: same digits;
+# ×2: −0.05 ± 0.07 points.
+STANDARD_ERRORS = 0.5
+# A mean over tasks leaves out this share of the tasks at each end.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.05 ± 0.06 points;
+# ×2: +0.04 ± 0.27 points.
 TRIM = 0.1
-"""Share of the tasks at each end that a mean over tasks leaves out."""
-SAMPLE = 20_000
-"""Rows of the search, at most."""
+# A choice of weights uses about this many rows of larger data: of all rows on folds, of those held out in a run.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.02 ± 0.05 points;
+# ×2: +0.02 ± 0.05 points.
+SEARCH_ROWS = 20_000
 
 
 class Trial(NamedTuple):
@@ -144,9 +157,9 @@ def choose(
         a single model for all tasks needs it.
     """
     settings = settings or Settings()
-    large, share = len(federation.X) >= SAMPLE, 1.0
+    large, share = len(federation.X) >= SEARCH_ROWS, 1.0
     if large:
-        drawn = sample(federation, SAMPLE, settings.seed)
+        drawn = sample(federation, SEARCH_ROWS, settings.seed)
         share = float(np.mean(np.bincount(federation.row_task[drawn]) / np.bincount(federation.row_task)))
         federation, judged = without(federation, ~drawn), None if judged is None else without(judged, ~drawn)
     parts = make_folds(
@@ -227,7 +240,7 @@ class _Path:
     def _is_level(self, trial: Trial, best: Trial) -> bool:
         behind = self._sign * (best.tasks - trial.tasks)
         behind = behind[np.isfinite(behind)]
-        return trial is best or bool(trim_mean(behind, TRIM) <= LEVEL * trimmed_error(behind))
+        return trial is best or bool(trim_mean(behind, TRIM) <= STANDARD_ERRORS * trimmed_error(behind))
 
     def _try(self, lambda1: float, lambda2: float) -> Trial:
         held_out = np.full((len(self.federation.X), self.federation.targets().shape[1]), np.nan)

@@ -28,17 +28,27 @@ from rhfedmtl.training.result import mean
 
 Vector = npt.NDArray[np.float64]
 
+# Candidates of every method that has anything to tune.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.18 ± 0.53 points;
+# ×2: same digits.
 TRIALS = 24
-"""Candidates of every method that has anything to tune."""
 NEVER = 10**9
-NEIGHBOUR = 0.5
-"""How much a candidate one step away in the grid counts beside a candidate's own metric."""
-ORDER = 0.5
-"""How much the AUC counts beside a metric of predicted classes, which a few rows move in steps."""
-ENOUGH_SAID = 0.4
-"""Relative gap below which a certificate tells enough; with all rows it is a little larger than in a trial."""
-SLACK = 0.003
-"""Share of the metric that a certificate which tells enough may cost: validation rows are few, and tell no better."""
+# Weight of a neighbour in the grid, relative to a candidate's own metric.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.07 ± 0.61 points;
+# ×2: same digits.
+NEIGHBOUR_WEIGHT = 0.5
+# Weight of the AUC, relative to a metric of predicted classes: a few rows move that metric in steps.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.12 ± 0.26 points;
+# ×2: +0.04 ± 0.09 points.
+AUC_WEIGHT = 0.5
+# A certificate is informative below this relative gap. With all rows the gap is a little larger than in a trial.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.12 ± 0.26 points;
+# ×2: same digits.
+INFORMATIVE_GAP = 0.4
+# Prefer an informative certificate if it costs at most this share of the metric: validation rows are few.
+# Measured: benchmarks/results/constants.md; ×0.5: same digits;
+# ×2: +0.00 ± 0.01 points.
+METRIC_TOLERANCE = 0.003
 
 
 @dataclass(frozen=True)
@@ -193,7 +203,7 @@ def _judge(
         raise ConfigError(f"no metric {metric!r} to tune by: choose from {', '.join(means)}")
     if not np.isfinite(means[metric]):
         return Candidate(settings, {}, f"{metric} is not a number")
-    tight = not certified or max(result.certificate.relative_gap for result in results) < ENOUGH_SAID
+    tight = not certified or max(result.certificate.relative_gap for result in results) < INFORMATIVE_GAP
     return Candidate(settings, means, tells=tight)
 
 
@@ -205,7 +215,7 @@ def best_of(tried: list[Candidate], metric: str) -> Candidate:
     """
     scores = worth_of(tried, metric)
     order = sorted(range(len(tried)), key=lambda k: -scores[k])
-    threshold = scores[order[0]] - SLACK * abs(scores[order[0]])
+    threshold = scores[order[0]] - METRIC_TOLERANCE * abs(scores[order[0]])
     if 2 * sum(candidate.tells for candidate in tried) < len(tried):
         return tried[order[0]]
     return tried[next((k for k in order if tried[k].tells and scores[k] >= threshold), order[0])]
@@ -218,7 +228,7 @@ def worth_of(tried: list[Candidate], metric: str) -> Vector:
     """
     ran = np.array([candidate.failed is None for candidate in tried])
     values = np.array([_value(candidate.metrics, metric) if candidate.failed is None else 0.0 for candidate in tried])
-    weight = np.where(_grid_distance(tried) == 1, NEIGHBOUR, 0.0) * ran
+    weight = np.where(_grid_distance(tried) == 1, NEIGHBOUR_WEIGHT, 0.0) * ran
     np.fill_diagonal(weight, 1.0)
     return np.where(ran, weight @ values / weight.sum(axis=1), -np.inf)
 
@@ -226,7 +236,7 @@ def worth_of(tried: list[Candidate], metric: str) -> Vector:
 def _value(metrics: dict[str, float], metric: str) -> float:
     if metric == "rmse":
         return -metrics[metric]
-    return metrics[metric] + (ORDER * metrics.get("auc", 0.0) if metric != "auc" else 0.0)
+    return metrics[metric] + (AUC_WEIGHT * metrics.get("auc", 0.0) if metric != "auc" else 0.0)
 
 
 def _grid_distance(tried: list[Candidate]) -> npt.NDArray[np.int64]:

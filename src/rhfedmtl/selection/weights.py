@@ -39,7 +39,7 @@ from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.selection.folds import default_folds, fold_parts, held_out_rows, reordered, row_terminal, row_weights
-from rhfedmtl.selection.regularisation import PATH1, choose, weighted
+from rhfedmtl.selection.regularisation import PATH1, SEARCH_ROWS, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training import snapshot
 from rhfedmtl.training.config import RunConfig
@@ -51,25 +51,52 @@ from rhfedmtl.training.snapshot import Before
 
 Float64Array = npt.NDArray[np.float64]
 
+# Hold out one of this many parts of the rows.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.59 ± 1.38 points;
+# ×2: −0.31 ± 0.71 points.
 FOLDS = 5
-"""One part of so many is held out."""
-SHARE, PASSES = 0.1, 2.0
-"""A look comes after this share of every limit, or after the price of so many passes over all rows, if that is less."""
-LOOKS, MOVES = 6, 3
-"""Looks of a run at most, and how many of them may change its weights."""
-LEAST_PASSES, FEWEST_ROWS = 5.0, 100
-"""A run that pays for fewer passes, or can hold out fewer rows, keeps its weights."""
-JUDGES = 20_000
-"""Of more rows held out, only about so many are asked."""
-MOST_NUMBERS = 10_000_000
-"""λ2 that nobody gave is chosen on rows of at most so many numbers."""
-CLEAR = 2.0
-"""Standard errors by which other weights must be ahead of the present ones."""
-FACTORS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.63, 0.8, 1.0, 1.25, 1.6, 2.5, 5.0, 10.0, 30.0, 100.0)
-"""Of λ2, to look at; λ1, where it is chosen too, is looked at with `OWN_FACTORS`."""
-OWN_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
-RANGE = 1e-5, 10.0
-"""A λ2 that is chosen lies between these."""
+# Check the weights after this share of every limit,
+# Measured: benchmarks/results/constants.md; ×0.5: +0.05 ± 0.07 points;
+# ×2: −0.11 ± 0.26 points.
+CHECK_SHARE = 0.1
+# or after the price of this many passes over all rows, if that is less.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.04 ± 0.07 points;
+# ×2: −0.02 ± 0.13 points.
+CHECK_PASSES = 2.0
+# Most checks of a run.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points;
+# ×2: same digits.
+MOST_CHECKS = 6
+# Most changes of the weights in a run.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points;
+# ×2: −0.01 ± 0.02 points.
+MOST_CHANGES = 3
+# Keep the weights if the budget pays for fewer passes,
+# Measured: benchmarks/results/constants.md; ×0.5: same digits;
+# ×2: −0.44 ± 0.86 points.
+LEAST_PASSES = 5.0
+# or if fewer rows can be held out.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points;
+# ×2: +0.03 ± 0.07 points.
+LEAST_ROWS = 100
+# Choose λ2 without being asked only if the rows have at most this many numbers: the choice takes time.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.55 ± 0.65 points;
+# ×2: same digits.
+MOST_DATA_NUMBERS = 10_000_000
+# Other weights must be ahead by this many standard errors.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.05 ± 0.33 points;
+# ×2: −0.22 ± 0.37 points.
+SIGNIFICANT = 2.0
+# Multiples of λ2 to compare.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.06 ± 0.14 points;
+# ×2: +0.00 ± 0.02 points.
+LAMBDA2_FACTORS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.63, 0.8, 1.0, 1.25, 1.6, 2.5, 5.0, 10.0, 30.0, 100.0)
+# Multiples of λ1 to compare, if λ1 is chosen too.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.00 ± 0.03 points;
+# ×2: −0.01 ± 0.07 points.
+LAMBDA1_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+# Bounds of a chosen λ2.
+LAMBDA2_RANGE = 1e-5, 10.0
 
 
 @dataclass(frozen=True)
@@ -158,12 +185,13 @@ def choose_settings(
 def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bool:
     """Return True if λ2 is chosen although the user did not ask for it.
 
-    The tasks must be coupled and have at most `MOST_NUMBERS` numbers, because the choice must not take long. Without a
+    The tasks must be coupled and have at most `MOST_DATA_NUMBERS` numbers, because the choice must not take long.
+    Without a
     budget (``limited`` is False) they also need enough rows for folds.
     """
     data = built.regroup(federation)
     coupled = isinstance(built.method, DualMethod) and built.method.relationship.coupling(data.n_tasks) > 0.0
-    if not coupled or data.n_tasks < 2 or not 0 < data.X.size <= MOST_NUMBERS:
+    if not coupled or data.n_tasks < 2 or not 0 < data.X.size <= MOST_DATA_NUMBERS:
         return False
     try:
         return limited or bool(fold_parts(data, default_folds(data)).max() >= 0)
@@ -289,20 +317,20 @@ class _FirstRounds:
     def refused(self, execution: Execution) -> str:
         """Return the reason why no weights can be chosen, or an empty text; prepare the run if they can."""
         faults = Faults.parse(self.problem.faults, self.problem.settings.seed)
-        if int(self.mask.sum()) < FEWEST_ROWS:
-            return f"as usual: fewer than {FEWEST_ROWS} rows can be held out"
+        if int(self.mask.sum()) < LEAST_ROWS:
+            return f"as usual: fewer than {LEAST_ROWS} rows can be held out"
         if faults.moves or faults.churn or faults.late_rows:
             return "as usual: terminals or rows come and go"
         if not execution.entry.keeps_checkpoints:
             return f"as usual: engine {execution.engine} cannot continue after rounds without some of the rows"
         self.run = self._make(faults)
-        self.portion = {name: SHARE * limit for name, limit in self.problem.ledger.budget.items()}
+        self.portion = {name: CHECK_SHARE * limit for name, limit in self.problem.ledger.budget.items()}
         for name, price in self._pass_price().items():
             limit = self.problem.ledger.budget.get(name, np.inf)
             if LEAST_PASSES * price > limit:
                 return f"as usual: the budget pays for fewer than {LEAST_PASSES:g} passes"
             if name in self.portion and price > 0.0:
-                self.portion[name] = min(self.portion[name], PASSES * price)
+                self.portion[name] = min(self.portion[name], CHECK_PASSES * price)
         return ""
 
     def _make(self, faults: Faults) -> Run:
@@ -323,7 +351,8 @@ class _FirstRounds:
     def learn(self, watch: Watcher | None) -> str:
         """Train and check in turn; return the reason of the result.
 
-        The rounds end if no other weights are better and `SHARE` of a budget is spent, after `LOOKS` checks or `MOVES`
+        The rounds end if no other weights are better and `CHECK_SHARE` of a budget is spent, after `MOST_CHECKS` checks
+        or `MOST_CHANGES`
         changes of the weights, or if the run itself ends.
         """
         assert self.run is not None
@@ -335,7 +364,7 @@ class _FirstRounds:
             ended = watch is not None and watch(progress) is False
             return not (ended or any(run.ledger.spent[name] >= share for name, share in until.items()))
 
-        for check in range(1, LOOKS + 1):
+        for check in range(1, MOST_CHECKS + 1):
             until = {name: start[name] + check * part for name, part in self.portion.items()}
             stopped = run.learn(self.problem.built.policy, watched)
             if ended:
@@ -350,8 +379,8 @@ class _FirstRounds:
                 self.weights.update(better)
                 self._reweigh(run)
                 changes += 1
-            late = any(run.ledger.spent[n] >= SHARE * x for n, x in self.problem.ledger.budget.items())
-            if stopped != "interrupted" or changes >= MOVES or (better is None and late):
+            late = any(run.ledger.spent[n] >= CHECK_SHARE * x for n, x in self.problem.ledger.budget.items())
+            if stopped != "interrupted" or changes >= MOST_CHANGES or (better is None and late):
                 break
         if not self.tried:
             why = "the run was stopped before its first" if ended else "the budget does not pay for a"
@@ -367,7 +396,7 @@ class _FirstRounds:
 
     def _held_out(self, run: Run) -> HeldOutRows:
         data, order = self.data, self.order[self.mask]
-        order = order[:: -(-len(order) // JUDGES)]
+        order = order[:: -(-len(order) // SEARCH_ROWS)]
         task = data.row_task[order]
         rows = [run.units.scalers[b].transform(data.X[order[task == b]]) for b in range(data.n_tasks)]
         by_task = np.concatenate([order[task == b] for b in range(data.n_tasks)])
@@ -393,21 +422,21 @@ class _FirstRounds:
         for factor1, factor2 in self._factors(relationship.coupling(len(models)) > 0.0):
             candidate = weighted(relationship, factor1 * lambda1, factor2 * lambda2)
             new_losses, new_errors = self._judge(run, held_out, candidate.solve(V))
-            if held_out.t_statistic(losses - new_losses) > CLEAR and (
+            if held_out.t_statistic(losses - new_losses) > SIGNIFICANT and (
                 (factor1 == 1.0 and relationship.learns() is None)
-                or held_out.t_statistic(errors - new_errors) > CLEAR / 2.0
+                or held_out.t_statistic(errors - new_errors) > SIGNIFICANT / 2.0
             ):
                 better.append((held_out.mean(new_losses), factor1, factor2))
         if not better:
             return None
         _, factor1, factor2 = min(better)
-        new = lambda2 if factor2 == 1.0 else float(np.clip(factor2 * lambda2, *RANGE))
+        new = lambda2 if factor2 == 1.0 else float(np.clip(factor2 * lambda2, *LAMBDA2_RANGE))
         return {"lambda1": factor1 * lambda1, "lambda2": new}
 
     def _factors(self, coupled: bool) -> Iterator[tuple[float, float]]:
         """Yield the factors of λ1 and λ2 to try, without the pair that changes nothing."""
-        factors = FACTORS if coupled else (1.0,)
-        for factor1 in OWN_FACTORS if "lambda1" in self.problem.auto else (1.0,):
+        factors = LAMBDA2_FACTORS if coupled else (1.0,)
+        for factor1 in LAMBDA1_FACTORS if "lambda1" in self.problem.auto else (1.0,):
             yield from ((factor1, factor2) for factor2 in factors if (factor1, factor2) != (1.0, 1.0))
 
     def _judge(self, run: Run, held_out: HeldOutRows, models: Models) -> tuple[Float64Array, Float64Array]:

@@ -17,7 +17,7 @@ from rhfedmtl.maths.mixtures import share_between
 from rhfedmtl.maths.objective import Points, any_models
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.policies.base import AUTO, CERTIFYING, Situation
+from rhfedmtl.policies.base import AUTO, MOST_CERTIFYING, Situation
 from rhfedmtl.resources.billing import Event, Placement, ReleaseEvent, RoundEvent, event_totals
 from rhfedmtl.resources.sizes import CertificateSizes
 from rhfedmtl.roles.averaging import AveragingCloud
@@ -260,7 +260,7 @@ class Certification:
             price, spent = event_totals(situation.prices, event), ledger.spent
             for name in ledger.budget:
                 certifying = self.budget.spent.get(name, 0.0)
-                if certifying + price[name] > CERTIFYING * (spent[name] - certifying):
+                if certifying + price[name] > MOST_CERTIFYING * (spent[name] - certifying):
                     return False
         return ledger.can_afford(self._accounting.worst(event))
 

@@ -49,12 +49,15 @@ if TYPE_CHECKING:
 
 RESOURCE = "privacy"
 """The type of the ledger that counts μ²."""
+# Share of μ² that goes to the certificate.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.01 ± 0.01 points;
+# ×2: −0.01 ± 0.01 points.
 CERTIFICATE_SHARE = 0.05
-"""Share of μ² that goes to the certificate."""
-CHANCE = 1e-6
-"""Chance that a certificate is wrong: half for the noise in its own release, half for that in the models."""
-POINT = 0.01
-"""What `PrivatePlan.enough_terminals` would lose."""
+# Probability that a certificate is wrong: half for the noise in its own release, half for the noise in the models.
+CERTIFICATE_FAILURE = 1e-6
+# Share of the accuracy that `PrivatePlan.enough_terminals` would lose.
+ACCEPTED_LOSS = 0.01
+# A plan from sizes alone assumes this many features.
 ASSUMED_FEATURES = 32
 MANY = 10**9
 """More terminals than any station has."""
@@ -257,7 +260,7 @@ def design(
     required = 1 + bisect_left(
         range(1, MANY),
         True,
-        key=lambda n: lost_share(_strength(n, mu, numbers, group), n, *sizes) <= POINT,
+        key=lambda n: lost_share(_strength(n, mu, numbers, group), n, *sizes) <= ACCEPTED_LOSS,
     )
     if terminals < required:
         notes.append(
@@ -367,12 +370,15 @@ def _affordable(start: Situation, steps: int, rounds: int) -> tuple[int, int]:
 def noise_bound(
     relationship: Relationship, deviation: npt.NDArray[np.float64], n: npt.NDArray[np.float64], numbers: int
 ) -> float:
-    """Return an upper bound on b = (1/2N) tr(Ξ̄ G Ξ̄ᵀ) that fails with a probability of at most half of `CHANCE`.
+    """Return an upper bound on b = (1/2N) tr(Ξ̄ G Ξ̄ᵀ).
 
-    ``deviation`` is the standard deviation of the noise in each U_b.
+    It fails with a probability of at most half of `CERTIFICATE_FAILURE`. ``deviation`` is the standard deviation of
+    the noise in each U_b.
     """
     root = deviation / n
-    return noise_energy(root[:, None] * relationship.dense(len(n)).G * root, numbers, CHANCE / 2) / (2.0 * len(n))
+    return noise_energy(root[:, None] * relationship.dense(len(n)).G * root, numbers, CERTIFICATE_FAILURE / 2) / (
+        2.0 * len(n)
+    )
 
 
 def _shadow_price(privacy: Privacy) -> float:
@@ -416,14 +422,14 @@ def certificate(plan: PrivatePlan, released: Released, network: Network) -> Nois
     n, members = noised.n_samples, np.bincount(network.station[network.station >= 0], minlength=len(models))
     spread = deviation * np.sqrt(method.channel.noise_variance(members.astype(np.float64))) / plan.noise
     s = float(np.linalg.norm(spread / n)) / len(n)
-    e = float(np.mean(noised.terms / n)) + s * float(ndtri(1.0 - CHANCE / 2))
+    e = float(np.mean(noised.terms / n)) + s * float(ndtri(1.0 - CERTIFICATE_FAILURE / 2))
     b = noise_bound(released.relationship, np.sqrt(released.noise), n, models[0].size)
     if isinstance(method.channel, NoisedSums):
         residual = members * method.channel.rounding(models[0].size) / n
         G = released.relationship.dense(len(n)).G
         b = (math.sqrt(b) + math.sqrt(float(np.linalg.eigvalsh(G)[-1] * (residual @ residual)) / (2.0 * len(n)))) ** 2
     zero = method.loss.value(0.0, 1.0) * models.shape[1]
-    return NoisedCertificate.made(noised.round, models, max(e, 0.0) + b, 1.0 - CHANCE, zero)
+    return NoisedCertificate.made(noised.round, models, max(e, 0.0) + b, 1.0 - CERTIFICATE_FAILURE, zero)
 
 
 def _noised_terms(

@@ -18,7 +18,7 @@ from rhfedmtl.data.centring import with_intercepts
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.maths.mixtures import GRAIN, between, combined, share_between
+from rhfedmtl.maths.mixtures import SHARE_STEP, between, combined, share_between
 
 KINDS = ("order", "probe", "assign", "sums")
 """Messages that carry models. A base counts those that are remembered, in this order, from 1."""
@@ -81,7 +81,7 @@ class ModelMemory:
         if np.array_equal(self._reported[1], model):
             return wire.Tensor(shape=model.shape, reported=self._reported[0])
         if (share := share_between(model, np.array(self._asked()))) is not None:
-            return wire.Tensor(shape=model.shape, share=round(share / GRAIN))
+            return wire.Tensor(shape=model.shape, share=round(share / SHARE_STEP))
         for base, known in enumerate(self._known(), 1) if dtype in codec.STEPS else ():
             if known.shape == model.shape:
                 step, multiples = codec.in_steps(model - known, dtype)
@@ -104,7 +104,7 @@ class ModelMemory:
         asked = np.array(self._asked())
         if len(asked) != 2 or asked.shape[1:] != tuple(given.shape):
             raise PeerError(f"a model of shape {tuple(given.shape)} between two, of which {asked.shape} is known here")
-        return between(given.share * GRAIN, asked)
+        return between(given.share * SHARE_STEP, asked)
 
     def _told(self, given: wire.Tensor) -> codec.Vector:
         number, v = self._reported

@@ -1,8 +1,8 @@
 """Inputs and outputs of a round: rows, layout of terminals under stations, orders, answers, random numbers.
 
 They are plain NumPy arrays; a small terminal needs nothing else. Kernels (`kernel.py`) do the work on them. Terminals
-are grouped under their base station into blocks of at most ``BLOCK``. A block is summed in the order of terminal ids,
-a station in the order of its blocks, so neither threads nor engines ever change a result.
+are grouped under their base station into blocks of at most ``BLOCK_TERMINALS``. A block is summed in the order of
+terminal ids, a station in the order of its blocks, so neither threads nor engines ever change a result.
 
 Randomness is addressed by (seed, round, terminal id): a counter-based generator (SplitMix64), no state anywhere.
 """
@@ -21,17 +21,24 @@ FloatArray = npt.NDArray[np.floating[Any]]
 Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-BLOCK = 16
-# A gain curve is the dual gain after 1, 2, 4, … 2^15 steps, and after all of them.
+# Terminals of a block: sums are added up block by block.
+BLOCK_TERMINALS = 16
+# Points of a gain curve: the dual gain after 1, 2, 4, … 2^15 steps, and after all steps.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points, −0.00 ± 0.00 decades;
+# ×2: same digits.
 CURVE = 17
-# Factors at which a terminal reports its dual sum, where the conjugate is not quadratic (line search).
+# Factors at which a terminal reports its dual sum to a line search, if the conjugate is not quadratic.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.18 ± 0.66 points, −0.01 ± 0.04 decades;
+# ×2: +0.66 ± 1.62 points, −0.11 ± 0.12 decades.
 FACTORS: Float64Array = 2.0 ** np.arange(-10.0, 6.5, 0.5)
-# Shares of α at which a terminal reports its dual sum, where the conjugate is not quadratic (`scaled_dual`).
+# Shares of α at which a terminal reports its dual sum, if the conjugate is not quadratic (`scaled_dual`).
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points, +0.00 ± 0.00 decades;
+# ×2: +0.00 ± 0.00 points, +0.00 ± 0.00 decades.
 THETAS: Float64Array = np.array([0.0625, 0.125, 0.25, 0.5, 0.75, 1.0])
 # In `Duals.n_visited`: the change may be in any row.
 ANY = -1
-# Share of the moves of the last whole pass below which rows that rest are visited again.
-AGAIN = 0.1
+# Visit all rows again once the largest move is at most this share of the largest move in the last whole pass.
+REVISIT_SHARE = 0.1
 # Places of a curve that hold estimates, each times n_t, where gradient steps are controlled; see `sgd.py`.
 RHO, BETA, SQUARE, MEAN_SQUARE, SAMPLES = range(5)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -178,7 +185,11 @@ def next_pass(n: Any, active: Any, n_staying: Any, largest_move: Any, full_pass_
     """
     if active == n:
         full_pass_move = largest_move
-    return (n if n_staying == 0 or largest_move <= AGAIN * full_pass_move else n_staying), largest_move, full_pass_move
+    return (
+        (n if n_staying == 0 or largest_move <= REVISIT_SHARE * full_pass_move else n_staying),
+        largest_move,
+        full_pass_move,
+    )
 
 
 def make_rows(
@@ -229,11 +240,11 @@ def make_layout(station: IntArray, n_stations: int, ids: IntArray) -> Layout:
     order = np.lexsort((ids, station))
     order = order[station[order] >= 0]
     counts = np.bincount(station[order], minlength=n_stations)
-    per_station = -(-counts // BLOCK)
+    per_station = -(-counts // BLOCK_TERMINALS)
     starts = np.concatenate([[0], np.cumsum(per_station)])
     firsts = np.concatenate([[0], np.cumsum(counts)])
     block_station = np.repeat(np.arange(n_stations), per_station)
-    blocks = firsts[block_station] + (np.arange(starts[-1]) - starts[block_station]) * BLOCK
+    blocks = firsts[block_station] + (np.arange(starts[-1]) - starts[block_station]) * BLOCK_TERMINALS
     blocks = np.concatenate([blocks, [len(order)]])
     return Layout(*(_integers(part) for part in (order, blocks, block_station, starts)))
 
@@ -253,9 +264,9 @@ def make_duals(rows: Rows) -> Duals:
 def add_in_blocks(parts: Sequence[Float64Array | None], shape: tuple[int, ...]) -> Float64Array:
     """Return the sum of a station's terminals in id order with the bits of the batch; absent terminals are None."""
     total = np.zeros(shape)
-    for start in range(0, len(parts), BLOCK):
+    for start in range(0, len(parts), BLOCK_TERMINALS):
         block = np.zeros(shape)
-        for part in parts[start : start + BLOCK]:
+        for part in parts[start : start + BLOCK_TERMINALS]:
             if part is not None:
                 block += part
         total += block

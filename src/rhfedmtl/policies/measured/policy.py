@@ -25,10 +25,10 @@ from rhfedmtl.policies.base import IntArray, Plan, Situation, smallest_steps
 from rhfedmtl.policies.measured.allocation import Allocation, BestLevel, EqualSteps, Grid, by_deadline, by_rows
 from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, ProgressModel, share_of_cloud
 from rhfedmtl.policies.measured.solver import (
-    LOOK,
-    UNLIMITED,
-    ascent_forecast,
+    COMPARE_EVERY,
+    ascent_pace,
     newton_forecast,
+    newton_pace,
     newton_rounds,
 )
 from rhfedmtl.resources.billing import event_totals, steps_affordable
@@ -36,11 +36,18 @@ from rhfedmtl.resources.costs import fits
 
 __all__ = ["Measured", "ProgressModel", "Schedule"]
 
-# More passes in a round than this solve nothing that is not solved: free steps are no reason to take them.
+# Most passes of a round, even if steps are free: after them a terminal's own problem is solved.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.02 points, +0.01 ± 0.02 decades;
+# ×2: −0.00 ± 0.01 points, +0.00 ± 0.00 decades.
 MOST_PASSES = 20
-# Numbers that are tried: of server iterations (more of them on a coarser grid), and of rounds in one that has a price.
-_FEW = 64
-_ROUNDS = tuple(np.unique(np.geomspace(1, 64, 16).astype(np.int64)).tolist())
+# Plans try every number of server iterations up to this, and a coarser grid beyond it.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.00 ± 0.00 points, +0.00 ± 0.00 decades;
+# ×2: same digits.
+_DENSE_COUNTS = 64
+# Plans try these numbers of rounds per server iteration, if a server iteration has a price.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.08 ± 0.11 points, −0.00 ± 0.01 decades;
+# ×2: −0.01 ± 0.15 points, +0.00 ± 0.04 decades.
+_STATION_ROUNDS = tuple(np.unique(np.geomspace(1, 64, 16).astype(np.int64)).tolist())
 
 
 class Schedule(NamedTuple):
@@ -114,7 +121,8 @@ class Measured:
     def _newton(self, s: Situation) -> Plan | None:
         """Return a quasi-Newton round if it promises more than ascent with the remaining budget, else None.
 
-        The comparison takes place every ``LOOK`` rounds. After members or weights have changed, a quasi-Newton search
+        The comparison takes place every ``COMPARE_EVERY`` rounds.
+        After members or weights have changed, a quasi-Newton search
         continues until the next comparison: its duals follow from a gradient and are a bad start for ascent.
         """
         if NEWTON not in s.solvers:
@@ -123,9 +131,9 @@ class Measured:
             return self._pass(s) if newton_rounds(s) else None
         before = s.observed[-1].solver if s.observed else ASCENT
         continues = before == NEWTON and "solver" not in s.memo
-        if continues or s.rounds >= s.memo.get("solver until", LOOK):
+        if continues or s.rounds >= s.memo.get("solver until", COMPARE_EVERY):
             s.memo["solver"] = NEWTON if continues else self._better(s, before)
-            s.memo["solver until"] = s.rounds + LOOK
+            s.memo["solver until"] = s.rounds + COMPARE_EVERY
         if s.memo.get("solver") != NEWTON or not newton_rounds(s):
             return None
         return self._pass(s)
@@ -136,16 +144,15 @@ class Measured:
         return Plan(s.one_pass, np.ones(s.layout.n_tasks, dtype=np.int64), NEWTON)
 
     def _better(self, s: Situation, before: Solver) -> Solver:
-        """Return the solver that promises more."""
-        if s.ledger.budget:
-            best = self.schedule(s)
-            if best is None:
-                return before
-            rounds, predicted = best.cloud_rounds * int(best.station_rounds.max()), -best.log_left
-        else:
-            rounds = UNLIMITED
-            predicted = -float(self.progress_model(s).log_left(1.0 - math.exp(-PASS_RATE))) * rounds
-        return NEWTON if newton_forecast(s) > ascent_forecast(s, predicted, rounds) else ASCENT
+        """Return the solver that promises more with the remaining budget; without a budget, in a round."""
+        if not s.ledger.budget:
+            predicted = -float(self.progress_model(s).log_left(1.0 - math.exp(-PASS_RATE)))
+            return NEWTON if newton_pace(s) > ascent_pace(s, predicted) else ASCENT
+        best = self.schedule(s)
+        if best is None:
+            return before
+        rounds = best.cloud_rounds * int(best.station_rounds.max())
+        return NEWTON if newton_forecast(s) > ascent_pace(s, -best.log_left / rounds) * rounds else ASCENT
 
     def schedule(self, s: Situation) -> Schedule | None:
         """Return the best schedule for the remaining budget, or None if the budget does not pay for a round."""
@@ -174,7 +181,7 @@ class Measured:
         """Return the grid of all affordable numbers of server iterations and rounds."""
         remaining = s.ledger.remaining
         longest = min((remaining[name] / price for name, price in inputs.min_cost.items() if price > 0.0), default=1.0)
-        rounds = (1,) if inputs.free_cloud else _ROUNDS
+        rounds = (1,) if inputs.free_cloud else _STATION_ROUNDS
         return Grid(_counts(longest), rounds, remaining, inputs.cloud, inputs.min_level, inputs.max_steps)
 
     def _scheduled(self, s: Situation, inputs: PlanInputs, best: BestLevel) -> Schedule:
@@ -188,6 +195,6 @@ class Measured:
 def _counts(longest: float) -> Sequence[int]:
     """Return 1 … 64 and then a coarser grid: the model cannot distinguish neighbouring large numbers."""
     largest = max(1, int(min(longest, 1e9) * (1.0 + 1e-12)))
-    if largest <= _FEW:
+    if largest <= _DENSE_COUNTS:
         return range(1, largest + 1)
-    return sorted({*range(1, _FEW + 1), *np.geomspace(1, largest, 48).astype(np.int64).tolist()})
+    return sorted({*range(1, _DENSE_COUNTS + 1), *np.geomspace(1, largest, 48).astype(np.int64).tolist()})

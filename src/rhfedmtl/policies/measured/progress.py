@@ -25,18 +25,32 @@ import numpy.typing as npt
 from rhfedmtl.maths.runs import bincount
 from rhfedmtl.policies.base import FloatArray, Observation, Situation
 
-# One pass over a terminal's rows solves about 1 − e^{−1.15} = 68 % of its problem (measured: 0.65 to 0.72).
+# One pass over a terminal's rows solves about 1 − e^{−1.15} = 68 % of its problem (observed: 0.65 to 0.72).
+# Measured: benchmarks/results/constants.md; ×0.5: −0.24 ± 0.33 points, +0.05 ± 0.09 decades;
+# ×2: +0.11 ± 0.21 points, −0.02 ± 0.04 decades.
 PASS_RATE = 1.15
-# What a server iteration leaves of the suboptimality, however many its rounds: WAITS τ^WAITS_POWER. Measured on ten
-# federations, geometric means: 0.04, 0.18, 0.31 and 0.34 for τ = 0.5, 0.91, 0.99 and 0.999.
-WAITS, WAITS_POWER = 0.35, 4
-# Something waits for the cloud even where tasks are independent: hundreds of rounds would leave 0, without a logarithm.
-_NEVER_NOTHING = 1e-290
-# Coupled tasks beyond which more of them make a server iteration no slower.
+# However many rounds it has, a server iteration leaves the share WAITING_SHARE τ^WAITING_POWER of the suboptimality.
+# Geometric means of ten federations: 0.04, 0.18, 0.31 and 0.34 for τ = 0.5, 0.91, 0.99 and 0.999.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.04 ± 0.10 points, −0.00 ± 0.07 decades;
+# ×2: +0.22 ± 0.40 points, +0.01 ± 0.13 decades.
+WAITING_SHARE = 0.35
+# Measured: benchmarks/results/constants.md; ×0.5: −0.11 ± 0.36 points, +0.03 ± 0.12 decades;
+# ×2: +0.05 ± 0.12 points, −0.01 ± 0.04 decades.
+WAITING_POWER = 4
+# A positive share has a logarithm: hundreds of rounds would leave 0 of independent tasks.
+_LEAST_WAITING = 1e-290
+# More coupled tasks than this do not make a server iteration slower.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.05 ± 0.14 points, +0.01 ± 0.04 decades;
+# ×2: −0.00 ± 0.02 points, −0.00 ± 0.01 decades.
 MOST_PARTNERS = 3.0
-# Factors of the believed rate that are tried, and how much each is doubted.
-_FACTORS = [math.exp(x / 12.0) for x in range(-24, 25)]
-_DOUBT = [0.01 * math.log(factor) ** 2 for factor in _FACTORS]
+# The fit tries these multiples of the prior rate.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.01 ± 0.02 points, −0.00 ± 0.00 decades;
+# ×2: −0.00 ± 0.01 points, +0.00 ± 0.00 decades.
+_RATE_FACTORS = [math.exp(x / 12.0) for x in range(-24, 25)]
+# The penalty on each of them, per round that the prior counts for.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.01 points, +0.00 ± 0.00 decades;
+# ×2: −0.00 ± 0.00 points, +0.00 ± 0.00 decades.
+_RATE_PENALTY = [0.01 * math.log(factor) ** 2 for factor in _RATE_FACTORS]
 
 
 class ProgressModel(NamedTuple):
@@ -65,7 +79,7 @@ class ProgressModel(NamedTuple):
         q = 1.0 - self.keep * phi
         if isinstance(station_rounds, int) and station_rounds == 1:
             return q
-        cloud_share = np.minimum(max(self.cloud_share, _NEVER_NOTHING), q)
+        cloud_share = np.minimum(max(self.cloud_share, _LEAST_WAITING), q)
         return cloud_share + (q - cloud_share) * q ** (station_rounds - 1.0)
 
     def log_left(self, phi: npt.ArrayLike, station_rounds: npt.ArrayLike = 1) -> FloatArray:
@@ -144,7 +158,7 @@ class Evidence:
     def _fit_rate(self, summaries: list[RoundSummary], curves: FloatArray, prior: float) -> float:
         """Return the c for which a(1 − e^{−ch/S}) fits the gain curves best, with a free a per curve.
 
-        The search goes downhill from the prior value over the grid `_FACTORS`.
+        The search goes downhill from the prior value over the grid `_RATE_FACTORS`.
         """
         scaled_curves = [
             (summary.points, summary.steps, [gain / summary.gain for gain in curve])
@@ -152,18 +166,18 @@ class Evidence:
         ]
 
         def misfit(i: int) -> float:
-            if not 0 <= i < len(_FACTORS):
+            if not 0 <= i < len(_RATE_FACTORS):
                 return math.inf
-            b = self.rate * _FACTORS[i] / self.rows
-            return prior * _DOUBT[i] - sum(_explained(b, *curve) for curve in scaled_curves)
+            b = self.rate * _RATE_FACTORS[i] / self.rows
+            return prior * _RATE_PENALTY[i] - sum(_explained(b, *curve) for curve in scaled_curves)
 
-        best = len(_FACTORS) // 2
+        best = len(_RATE_FACTORS) // 2
         minimum = misfit(best)
         for width in (8, 4, 2, 1):
             for step in (-width, width):
                 while (value := misfit(best + step)) < minimum:
                     best, minimum = best + step, value
-        return self.rate * _FACTORS[best]
+        return self.rate * _RATE_FACTORS[best]
 
     def _fit_keep(self, summaries: list[RoundSummary], gains: FloatArray, rate: float, prior: float) -> float:
         """Return ρ from the fall of the gains between successive rounds.
@@ -197,7 +211,7 @@ def prior_keep(s: Situation, dropout: float = 0.0) -> float:
 
 def share_of_cloud(coupling: float) -> float:
     """Return the share of the suboptimality that no number of BS iterations reduces without the cloud."""
-    return WAITS * coupling**WAITS_POWER
+    return WAITING_SHARE * coupling**WAITING_POWER
 
 
 def kept_by_merge(members: float) -> float:

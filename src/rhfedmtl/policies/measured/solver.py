@@ -18,26 +18,41 @@ from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import Price, Prices
 
-# Fall of log(gap) in a quasi-Newton round (measured: 1 to 2), and with a loss that is not smooth (a guess). The first
-# rounds gain nothing: a quarter of the root of the numbers in a model (measured: 2 to 4 of 20 numbers, 5 to 8 of 600),
-# and at least LEAST_START.
-NEWTON_RATE, ROUGH_RATE, LEAST_START = 1.0, 0.03, 3
-# The measured pace is that of the last WINDOW rounds of ascent. The pace believed before counts as PRIOR rounds.
-WINDOW, PRIOR = 8, 1.5
-# Rounds to compare if no budget ends the run.
-UNLIMITED = 1000
-# Rounds between two comparisons of the solvers, and before the first.
-LOOK = 3
+# Prior for the fall of log(gap) in a quasi-Newton round (observed: 1 to 2).
+# Measured: benchmarks/results/constants.md; ×0.5: +0.06 ± 0.12 points, +0.14 ± 0.25 decades;
+# ×2: −0.07 ± 0.12 points, −0.03 ± 0.07 decades.
+NEWTON_RATE = 1.0
+# The same for a loss that is not smooth.
+# Measured: benchmarks/results/constants.md; ×0.5: same digits;
+# ×2: +0.08 ± 0.20 points.
+ROUGH_RATE = 0.03
+# The first quasi-Newton rounds gain nothing: at least so many. Otherwise a quarter of the root of a model's numbers
+# (observed: 2 to 4 rounds for 20 numbers, 5 to 8 for 600).
+# Measured: benchmarks/results/constants.md; ×0.5: same digits;
+# ×2: −0.05 ± 0.11 points, −0.03 ± 0.07 decades.
+LEAST_START = 3
+# The pace of ascent is measured over its last rounds, this many.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points, +0.00 ± 0.00 decades;
+# ×2: +0.00 ± 0.00 points, +0.00 ± 0.00 decades.
+PACE_ROUNDS = 8
+# The prior pace counts as much as this many measured rounds.
+# Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points, +0.00 ± 0.00 decades;
+# ×2: −0.07 ± 0.12 points, −0.03 ± 0.07 decades.
+PRIOR_ROUNDS = 1.5
+# Compare the solvers every so many rounds, for the first time after as many.
+# Measured: benchmarks/results/constants.md; ×0.5: −0.01 ± 0.02 points, +0.02 ± 0.05 decades;
+# ×2: −0.07 ± 0.13 points, +0.07 ± 0.16 decades.
+COMPARE_EVERY = 3
 
 
-def newton_rounds(s: Situation) -> int:
-    """Return the number of passes over all rows that the remaining budget pays for."""
+def newton_rounds(s: Situation) -> float:
+    """Return the number of passes over all rows that the remaining budget pays for; infinite without a budget."""
     remaining = s.ledger.remaining
     if "pass" not in s.memo:
         s.memo["pass"] = _pass(s)
     cost = s.memo["pass"]
     affordable = (remaining[name] / price for name, price in cost.items() if price > 0.0 and name in remaining)
-    return int(min(affordable, default=UNLIMITED))
+    return min(map(math.floor, affordable), default=math.inf)
 
 
 def _pass(s: Situation) -> dict[str, float]:
@@ -72,26 +87,28 @@ def newton_start(s: Situation) -> int:
 
 def newton_forecast(s: Situation) -> float:
     """Return the fall of the logarithm of the gap that the remaining budget buys with quasi-Newton."""
-    rounds, start = _last(s.observed, NEWTON), newton_start(s)
-    under_way = len(rounds) if s.observed and s.observed[-1].solver == NEWTON else 0
-    rate = _blend(NEWTON_RATE if s.gamma > 0.0 else ROUGH_RATE, rounds[start:])
-    return rate * max(newton_rounds(s) - max(start - under_way, 0), 0)
+    under_way = len(_last(s.observed, NEWTON)) if s.observed and s.observed[-1].solver == NEWTON else 0
+    return newton_pace(s) * max(newton_rounds(s) - max(newton_start(s) - under_way, 0), 0)
 
 
-def ascent_forecast(s: Situation, predicted: float, rounds: int) -> float:
-    """Return the fall of the logarithm of the gap in ``rounds`` rounds of ascent.
+def newton_pace(s: Situation) -> float:
+    """Return the fall of the logarithm of the gap in a quasi-Newton round, after the first rounds."""
+    return _blend(NEWTON_RATE if s.gamma > 0.0 else ROUGH_RATE, _last(s.observed, NEWTON)[newton_start(s) :])
+
+
+def ascent_pace(s: Situation, predicted: float) -> float:
+    """Return the fall of the logarithm of the gap in a round of ascent.
 
     ``predicted`` is the prior value, from the progress model. It is 0 for a run that has diverged.
     """
-    measured = _last(s.observed, ASCENT)[-WINDOW:]
-    prior = 0.0 if measured and measured[-1].astray else predicted / rounds
-    return _blend(prior, measured) * rounds
+    measured = _last(s.observed, ASCENT)[-PACE_ROUNDS:]
+    return _blend(0.0 if measured and measured[-1].astray else predicted, measured)
 
 
 def _blend(prior: float, measured: Sequence[Observation]) -> float:
-    """Return the fall per round: the mean of prior and measured fall; the prior counts like ``PRIOR`` rounds."""
+    """Return the fall per round: the mean of prior and measured fall; the prior counts like ``PRIOR_ROUNDS`` rounds."""
     count = max(len(measured) - 1, 0)
-    return (PRIOR * prior + _fall(measured)) / (PRIOR + count)
+    return (PRIOR_ROUNDS * prior + _fall(measured)) / (PRIOR_ROUNDS + count)
 
 
 def _last(observed: Sequence[Observation], solver: Solver) -> list[Observation]:
