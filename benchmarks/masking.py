@@ -32,7 +32,7 @@ def measure(n: int) -> None:
     keys, below, above = time.process_time() - began, 0.0, 0.0
     for number in range(ROUNDS):
         began = time.process_time()
-        asked = room.begin(b"order", dict.fromkeys(maskers, seat(1, 0, 5)))
+        asked = room.start(b"order", dict.fromkeys(maskers, seat(1, 0, 5)))
         assert asked is not None
         partners = asked.partners()
         above += time.process_time() - began

@@ -55,7 +55,7 @@ class World:
 
     def __init__(self, n: int, least: int = 3) -> None:
         self.room = MaskRoom(least)
-        self.terminals = {t: Masker(t, least=least) for t in range(10, 10 + n)}
+        self.terminals = {t: Masker(t, smallest=least) for t in range(10, 10 + n)}
         random = np.random.default_rng(n)
         self.words = {t: random.integers(0, 2**64, LENGTH, dtype=np.uint64) for t in self.terminals}
         for masker in self.terminals.values():
@@ -70,7 +70,7 @@ class World:
         """A sum over members, for which all have dealt."""
         members = set(self.terminals if members is None else members)
         self.deal(members)
-        return self.room.begin(content, {t: seat(1, 0, 5) for t in members})
+        return self.room.start(content, {t: seat(1, 0, 5) for t in members})
 
     def mask(self, t: int, partners: Partners, history: bytes = b"", content: bytes = b"order") -> Masked:
         """Words of a terminal."""
@@ -101,7 +101,7 @@ class World:
         unmask = room.close()
         if unmask is None:
             return None
-        for t in sorted(set(room.heard) - set(silent)):
+        for t in sorted(set(room.answered) - set(silent)):
             assert room.open(self.terminals[t].open(unmask))
         self.summed = room.arrived or frozenset()
         return room.total()
@@ -177,7 +177,7 @@ def test_repeated_and_stale_messages_change_nothing() -> None:
     """The same order gets the same words, the same set the same shares; what is late is not taken."""
     world = World(4)
     world.deal(world.terminals)
-    room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
+    room = world.room.start(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
     assert room is not None
     for t, partners in room.partners().items():
         first, again = (world.mask(t, partners) for _ in range(2))
@@ -310,7 +310,7 @@ def test_rule_1_unequal_words_of_who_counts_with_whom_give_nothing(bound: bool, 
         keys = tuple(world.terminals[n].key for n in neighbours(told, each))
         world.room._deals[each] = world.terminals[each].deal(Circle(slot, keys, told))
     world.room.slot = slot - 1
-    room = world.room.begin(b"order", {each: seat(1, 0, 5) for each in world.terminals})
+    room = world.room.start(b"order", {each: seat(1, 0, 5) for each in world.terminals})
     assert room is not None
     for each, partners in room.partners().items():
         room.receive(world.mask(each, partners))
@@ -468,7 +468,7 @@ def test_rule_4_those_of_a_group_work_alike(asked: list[tuple[int, int]], alike:
     world = World(3)
     world.deal(world.terminals)
     seats = {t: seat(1, *each) for t, each in zip(world.terminals, asked, strict=True)}
-    room = world.room.begin(b"order", seats)
+    room = world.room.start(b"order", seats)
     assert room is not None
     for t, partners in room.partners().items():
         if not alike:
@@ -498,7 +498,7 @@ def test_rule_5_nobody_opens_two_sets_or_a_small_one() -> None:
     """The set of the sum counts, not only the neighbours; and a second unmasking of one slot is refused."""
     world = World(6)
     world.deal(world.terminals)
-    room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
+    room = world.room.start(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
     assert room is not None
     for t, partners in room.partners().items():
         room.receive(world.mask(t, partners))
@@ -608,7 +608,7 @@ def test_masks_are_charged_by_their_bytes(n: int, least: int) -> None:
     world = World(n, least)
     deals = [world.terminals[t].deal(circle) for t, circle in world.room.prepare(world.terminals).items()]
     assert all(world.room.receive(deal) for deal in deals)
-    room = world.room.begin(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
+    room = world.room.start(b"order", dict.fromkeys(world.terminals, seat(1, 0, 5)))
     assert room is not None
     partners = room.partners()
     for t, each in partners.items():

@@ -107,7 +107,7 @@ class AveragingCloud(CloudStates):
     def certify(
         self, models: Models, sums: Sequence[StationSums | None], relationship: Relationship
     ) -> Certificate | None:
-        """Return the certificate of these models for a problem; None while a station's sums are missing."""
+        """Return the certificate of these models for a problem, unless a station's sums are missing."""
         certificate = certify_models(models, sums, relationship)
         if certificate is None:
             return None
@@ -123,7 +123,7 @@ class AveragingCloud(CloudStates):
 def certify_models(
     models: Models, sums: Sequence[StationSums | None], relationship: Relationship
 ) -> Certificate | None:
-    """Return P of any models and a lower bound on every P, from one round of `any_models`; None if sums are missing."""
+    """Return P of any models and a lower bound on every P, from sums at `any_models`, unless sums are missing."""
     present = [s for s in sums if s is not None]
     if len(present) != len(models):
         return None

@@ -39,12 +39,12 @@ class Certificate:
     models : Models
         The best models so far, for every task.
     station_primal, station_dual : Vector
-        Objective and bound of each station's own problem at its next anchor, NaN for a task that was left out.
+        Objective and bound of each station's own problem at its next anchor, NaN for a task outside the problem.
     zero, held : float
         Objective of the zero model, and of the models from which the stations continue.
     found : int
         Round in which the best models were evaluated.
-    combination : Vector or None
+    combination : Vector, optional
         If the models are new, their combination of the models that terminals evaluated.
     single_gap : float
         Gap to the best dual of a single round, before duals are mixed. It shows the speed of the rounds.

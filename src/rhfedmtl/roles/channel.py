@@ -5,7 +5,7 @@ never sees rows or dual variables.
 
 Theory of operation
 -------------------
-A channel takes the updates of any number of terminals. So one terminal in a deployment and a million terminals in a
+A channel takes the updates of any number of terminals. So a terminal in a deployment and a million terminals in a
 simulation send the same numbers, to the bit. A channel keeps the relation of U_b to the dual variables (MATHS §11):
 
 * **Clipping** multiplies Δα_t with a factor. Δα_t stays in its box, and U_b = Σ_t X_tᵀα_t stays exact.
@@ -41,7 +41,7 @@ from rhfedmtl.errors import ConfigError
 FINE = 2.0**-36
 """Step of numbers other than updates in masked sums. Numbers below 2^17 add up exactly in any order."""
 LEAST_STEPS = 4
-"""Smallest standard deviation of one terminal's noise, in steps. On coarser grids sums reveal more than is counted."""
+"""Smallest standard deviation of a terminal's noise, in steps. On coarser grids sums reveal more than is counted."""
 _NOISE = 0x6E6F697365
 """First word of the address of all noise, so noise is independent of other draws from the seed."""
 
@@ -106,13 +106,13 @@ class Rounding(Channel):
     keeps_residual: ClassVar[bool] = True
 
     @abstractmethod
-    def rounded(self, wanted: FloatArray) -> FloatArray:
+    def rounded(self, values: FloatArray) -> FloatArray:
         """Return the nearest numbers that the wire holds exactly; rounded numbers do not change again."""
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """Return the rounded sum of update and residual, with the new residual."""
         wanted = delta if residual is None else delta + residual
-        with np.errstate(over="ignore", invalid="ignore"):  # the station refuses what is not finite
+        with np.errstate(over="ignore", invalid="ignore"):  # the station refuses infinite numbers
             sent = self.rounded(wanted)
             return Sent(sent, np.ones(len(delta)), wanted - sent)
 
@@ -126,19 +126,19 @@ class Float32(Rounding):
     report_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
     moments_dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
 
-    def rounded(self, wanted: FloatArray) -> FloatArray:
+    def rounded(self, values: FloatArray) -> FloatArray:
         """Return the numbers rounded to 24 bits."""
-        return wanted.astype(np.float32).astype(np.float64)
+        return values.astype(np.float32).astype(np.float64)
 
-    def models(self, wanted: FloatArray, last: FloatArray) -> FloatArray:
+    def models(self, values: FloatArray, last: FloatArray) -> FloatArray:
         """Return the rounded models."""
-        with np.errstate(over="ignore"):  # terminals refuse what is not finite
-            return self.rounded(wanted)
+        with np.errstate(over="ignore"):  # terminals refuse infinite numbers
+            return self.rounded(values)
 
 
 @dataclass(frozen=True)
 class Int8(Rounding):
-    """Send integer multiples, from −127 to 127, of a step that each update chooses: one byte a number, and the step.
+    """Send integer multiples, from −127 to 127, of a step that each update chooses: a byte a number, and the step.
 
     The step is a power of two, so multiples are exact, and the step can be computed from a rounded update. For a model
     the difference to the last sent model is rounded, including its rounding error. So the error vanishes as the models
@@ -154,21 +154,21 @@ class Int8(Rounding):
 
     @property
     def for_gradients(self) -> Channel:
-        """Channel with two bytes a number: one byte of a gradient would mislead the search."""
+        """Channel with two bytes a number: a single byte of a gradient would mislead the search."""
         return Int16()
 
-    def rounded(self, wanted: FloatArray) -> FloatArray:
+    def rounded(self, values: FloatArray) -> FloatArray:
         """Return multiples of the smallest power of two with 127 multiples up to the largest number."""
-        largest = np.abs(_flat(wanted)).max(axis=1, initial=0.0)[:, None, None]
+        largest = np.abs(_flat(values)).max(axis=1, initial=0.0)[:, None, None]
         fraction, exponent = np.frexp(largest)
         tiny = np.finfo(np.float64).smallest_subnormal
         step = np.maximum(np.ldexp(1.0, exponent - self.bits + (fraction > 1.0 - 0.5**self.bits)), tiny)
-        return np.asarray(np.rint(wanted / step) * step)
+        return np.asarray(np.rint(values / step) * step)
 
-    def models(self, wanted: FloatArray, last: FloatArray) -> FloatArray:
+    def models(self, values: FloatArray, last: FloatArray) -> FloatArray:
         """Return the last sent models plus the rounded difference."""
-        with np.errstate(over="ignore", invalid="ignore"):  # terminals refuse what is not finite
-            return np.asarray(last + self.rounded(wanted - last))
+        with np.errstate(over="ignore", invalid="ignore"):  # terminals refuse infinite numbers
+            return np.asarray(last + self.rounded(values - last))
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Int16(Int8):
 
 @dataclass(frozen=True)
 class FixedPoint(Rounding):
-    """Send integer multiples of one public ``grid_step``, which can be added up under masks."""
+    """Send integer multiples of a public ``grid_step``, which can be added up under masks."""
 
     grid_step: float = 2.0**-20
 
@@ -192,14 +192,14 @@ class FixedPoint(Rounding):
         """Refuse a step that is not a finite positive number."""
         _check_positive("grid_step", self.grid_step)
 
-    def rounded(self, wanted: FloatArray) -> FloatArray:
+    def rounded(self, values: FloatArray) -> FloatArray:
         """Return the nearest multiples of the step."""
-        return np.asarray(np.rint(wanted / self.grid_step) * self.grid_step)
+        return np.asarray(np.rint(values / self.grid_step) * self.grid_step)
 
 
 @dataclass(frozen=True)
 class MaskedSums(FixedPoint):
-    """Send multiples of one public step, added up under masks (`roles.secure.masking`).
+    """Send multiples of a public step, added up under masks (`roles.secure.masking`).
 
     A sum has ``least_summed`` terminals or more; with fewer answers the round is void. A station learns the sums and
     nothing else. Other sums, for plans and certificates, have a finer step.
@@ -254,7 +254,7 @@ class NoisedSums(MaskedSums):
 
     @property
     def part(self) -> float:
-        """Standard deviation of the noise of one terminal."""
+        """Standard deviation of a terminal's noise."""
         return self.noise / math.sqrt(self.least_summed)
 
     @property
@@ -263,7 +263,7 @@ class NoisedSums(MaskedSums):
         return (self.clip_norm / self.noise) ** 2
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
-        """Return updates scaled such that the rounded sum of update and residual is no longer than the bound."""
+        """Scale the updates: the rounded sum of update and residual is then no longer than the bound."""
         norms = np.sqrt(np.square(_flat(delta)).sum(axis=1))
         residual_norms = 0.0 if residual is None else np.sqrt(np.square(_flat(residual)).sum(axis=1))
         limit = self.clip_norm - self.rounding(delta[0].size) - residual_norms
@@ -310,7 +310,7 @@ def keyed(channel: Channel, key: bytes) -> Channel:
 
 
 def kept_back(residual: FloatArray, models: FloatArray) -> FloatArray:
-    """Return ‖res_t‖ and ⟨res_t, w⟩ for each of the models (m, terminal, row, feature), one terminal per row."""
+    """Return ‖res_t‖ and ⟨res_t, w⟩ for each of the models (m, terminal, row, feature), a terminal per row."""
     flat = _flat(residual)
     products = [(flat * _flat(model)).sum(axis=1) for model in models]
     return np.stack([np.sqrt(np.square(flat).sum(axis=1)), *products], axis=1)
@@ -322,7 +322,7 @@ def settled(residual: FloatArray, sent: FloatArray, factor: float | FloatArray) 
 
 
 def standard_normal(shape: tuple[int, ...], address: tuple[int, ...] | None, key: bytes | None = None) -> FloatArray:
-    """Return standard normal numbers: those of an address, or, without one, new ones from the operating system.
+    """Return standard normal numbers: fixed by an address, or new numbers from the operating system without it.
 
     An address starts with a seed. A secret ``key`` replaces the seed, so only its owner can repeat the numbers.
     """
@@ -342,13 +342,13 @@ def normal_from(words: npt.NDArray[np.uint64]) -> FloatArray:
     return np.asarray(np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle))
 
 
-def sent_models(method: Method, wanted: FloatArray, last: FloatArray, exact: npt.NDArray[np.bool_]) -> FloatArray:
-    """Return the models of orders as the channel sends them, one station per row.
+def sent_models(method: Method, values: FloatArray, last: FloatArray, exact: npt.NDArray[np.bool_]) -> FloatArray:
+    """Return the models of orders as the channel sends them, a station per row.
 
-    ``last`` are the models of the last orders. ``exact`` models are not rounded: those of a gradient round, and start
+    ``last`` are the models of the last orders. ``exact`` models are not rounded: models of a gradient round, and start
     models that the terminals know.
     """
-    return np.where(exact[:, None, None], wanted, method.channel.models(wanted, last))
+    return np.where(exact[:, None, None], values, method.channel.models(values, last))
 
 
 def _flat(updates: FloatArray) -> FloatArray:

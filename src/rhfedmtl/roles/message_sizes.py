@@ -51,19 +51,19 @@ def mask_reach(group: int) -> int:
     """Return the number of neighbours on each side of a terminal, on a ring with groups of this size.
 
     The reach is large enough that two members of a group have most neighbours in common: of two disjoint sets of
-    terminals, one cannot hold enough shares of one member while the other set holds enough shares of the other member.
+    terminals, the first cannot hold enough shares of a member while the second holds enough shares of another member.
     """
     return max(DENSE // 2, 3 * group // 2)
 
 
-def masking_bytes(terminals: int, least: int) -> tuple[int, int]:
+def masking_bytes(terminals: int, smallest: int) -> tuple[int, int]:
     """Return the bytes that a masked round adds for a terminal, down and up, besides its order and its words.
 
     Partners go with the order. The deal for the next slot goes with the words.
     """
     if not terminals:
         return 0, 0
-    largest = -(-terminals // max(terminals // least, 1))
+    largest = -(-terminals // max(terminals // smallest, 1))
     near, members = min(terminals - 1, 2 * mask_reach(largest)), field_bytes(bytes(4 + -(-terminals // 8)))
     shares = field_bytes(bytes(2 * SECRET_SHARE * near))
     partners = delimited(INTEGER + members + field_bytes(bytes(SEAT * near)) + shares)
@@ -132,8 +132,8 @@ def certificate_sizes(
 ) -> CertificateSizes:
     """Return the sizes of the messages of a certificate.
 
-    It evaluates ``n_points`` combinations of ``n_models`` models, and terminals know ``known`` of the models. For one
-    combination a station also measures test metrics.
+    It evaluates ``n_points`` combinations of ``n_models`` models, and terminals know ``known`` of the models. A station
+    also measures the test metrics of a combination.
     """
     down, up = masking_bytes(masked_among, channel.least)
     residuals = np.broadcast_to(0.0, 1 + n_models) if residual else None
@@ -161,7 +161,7 @@ def round_zero_bytes(
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the bytes up and down of a terminal, and of a station, in round zero.
 
-    They cover the scaling of features (none if ``n_features`` is 0), the levels of labels, and the columns of a table.
+    They cover the scaling of features (if ``n_features`` is not 0), the levels of labels, and the columns of a table.
     Every node is charged for the whole vocabulary, the most that a terminal can send. If sums are masked, terminals
     send moments, label sums, and counts and sums of columns under masks.
     """

@@ -22,7 +22,7 @@ Let f be Σ −s L*(−α/s). In the box it lies between its minimum and E. The 
 A clipped or rounded update is not XᵀΔα. For it only the bounds without δ hold.
 
 Moments of features and labels have no such bounds. They are compared with the quantiles of other terminals, and only
-extreme ones are refused. A false message within the bounds, such as one from flipped labels, cannot be detected here.
+extreme moments are refused. A false message within the bounds, for example from flipped labels, cannot be detected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rhfedmtl.maths.quasi_newton import ASCENT
 from rhfedmtl.roles.messages import LabelsReport, Sums, Update, Vector, WorkOrder
 
 EXACT, ROUNDED = 1.01, 2.0
-"""Factors by which rounding may exceed a bound: rounding of numbers, and that of a channel with a residual."""
+"""Factors by which rounding may exceed a bound: rounding of numbers, and of a channel with a residual."""
 SINGLE = float(np.finfo(np.float32).eps)
 """Relative rounding error of a step in single precision."""
 PRECISION = 1e-5
@@ -59,13 +59,13 @@ ALIKE, USUAL = 1e-9, 0.75
 REFERENCE_ROWS, REFERENCE_TERMINALS = 5, 3
 """Rows that a terminal needs to serve as reference, and the number of such terminals that a comparison needs."""
 LARGEST = 1e100
-"""Updates must be below this, so that their squares stay finite."""
+"""Updates must be below this. Their squares then stay finite."""
 LARGEST_MODEL = 1e38
 """Models must be below this to be evaluated in single precision."""
 
 
 class ImplausibleError(PeerError):
-    """A terminal, or a station, sent a message that no honest one can send."""
+    """A terminal, or a station, sent a message that no honest node can send."""
 
     def __init__(self, terminal: int, reason: str, role: str = "terminal") -> None:
         super().__init__(f"{role} {terminal} told {reason}")
@@ -84,7 +84,7 @@ def dual_box(loss: Loss) -> float:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the messages of one terminal, from its station's record; see the top of the module.
+    """Bounds on the messages of a terminal, from its station's record; see the top of the module.
 
     The same bounds hold for the sum over all terminals of a station. ``role`` names the sender in errors.
     """
@@ -145,11 +145,11 @@ class Bounds:
         """Return the error that names the terminal."""
         return ImplausibleError(self.terminal, reason, self.role)
 
-    def check_share(self, share: Vector, what: str = "a share") -> None:
+    def check_share(self, share: Vector, name: str = "a share") -> None:
         """Refuse u_t that no dual variables in the box can give."""
         norm = _longest(share)
         if not norm <= self.reach:
-            raise self.refuse(f"{what} of norm {norm:.3g}, where {self.reach:.3g} is possible")
+            raise self.refuse(f"{name} of norm {norm:.3g}, where {self.reach:.3g} is possible")
 
     def check_update(self, update: Update, share: Vector, order: WorkOrder) -> None:
         """Refuse an update that H steps from the order's model cannot give."""
@@ -184,7 +184,7 @@ class Bounds:
             change = np.abs(sums.losses - self.zero_loss) - slack
             if (change > np.multiply(self.reach, lengths, where=lengths > 0.0, out=np.zeros_like(lengths))).any():
                 k = int(np.argmax(change))
-                raise self.refuse(f"a loss of {sums.losses[k]:.3g}, where that of zero is {self.zero_loss:.3g}")
+                raise self.refuse(f"a loss of {sums.losses[k]:.3g}, where the zero model has {self.zero_loss:.3g}")
         if share is not None and self.method.has_duals and not self.method.channel.keeps_residual:
             lowest = dual - np.einsum("kcd,cd->k", at, share)
             if (sums.losses < lowest - slack).any():
@@ -332,7 +332,7 @@ class Bounds:
 
     @property
     def _least_bend(self) -> float:
-        """γ/(R² S); 0 if one of them has no bound."""
+        """γ/(R² S); 0 without a bound on R, S or γ."""
         squares = self.weight * self.row_norm**2
         return self.method.loss.line(0.0, 1.0, 1.0)[1] / squares if 0.0 < squares < math.inf else 0.0
 
@@ -347,16 +347,16 @@ class Bounds:
         return 1.0 + self._finite(self.zero_loss) + self._finite(self.reach) * (1.0 + lengths)
 
     def _finite(self, value: float) -> float:
-        """Return the bound, or, without one, a large value relative to the weight."""
+        """Return the bound, or, without a bound, a large value relative to the weight."""
         return value if math.isfinite(value) else 1e6 * max(1.0, self.weight)
 
 
 def odd_moments(moments: Mapping[int, Moments], rows: Mapping[int, int]) -> dict[int, str]:
     """Return the terminals with impossible or extreme moments, each with a reason.
 
-    Moments are impossible if they do not count the rows that joined. They are extreme if the rows lie far from those of
-    other terminals: the distance of a terminal in a feature is that of its rows from the median of the terminals'
-    means, relative to the distance that three of four terminals do not exceed. ``FAR_OUT`` holds the limits.
+    Moments are impossible if they do not count the rows that joined. They are extreme if the rows lie far from the rows
+    of other terminals. The distance is measured in each feature from the median of the terminals' means, relative to
+    the distance that three of four terminals do not exceed. ``FAR_OUT`` holds the limits.
     """
     odd = {}
     for t, reported in moments.items():
@@ -379,7 +379,7 @@ def odd_moments(moments: Mapping[int, Moments], rows: Mapping[int, int]) -> dict
             odd[t] = f"moments of {reported.count} rows, {MANY:g} times as many as other terminals"
         out = np.sqrt(_squares(reported, middle)[varied] / distance[varied])
         if any((out > factor).mean() > part for part, factor in FAR_OUT if varied.any()):
-            odd[t] = f"moments of rows that lie up to {out.max():.3g} times as far out as those of other terminals"
+            odd[t] = f"moments of rows that lie up to {out.max():.3g} times as far out as the rows of other terminals"
     return odd
 
 
@@ -388,7 +388,7 @@ def odd_labels(
 ) -> dict[int, str]:
     """Return the terminals with impossible or extreme label sums, each with a reason.
 
-    The weight must be that of the rows. Mean and spread are checked as those of one feature (`odd_moments`).
+    The weight must be the weight of the rows. Mean and spread are checked like a feature (`odd_moments`).
     """
     moments, odd = {}, {}
     for t, report in reports.items():

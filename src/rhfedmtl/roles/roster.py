@@ -1,6 +1,6 @@
 """The terminals of a station: their shares, the sum U_b of the shares, and the limits on their messages.
 
-A station (`roles.station`) has one `Roster`, and the station's service calls it when terminals join or leave. It never
+A station (`roles.station`) has a `Roster`, and the station's service calls it when terminals join or leave. It never
 opens rounds and never speaks to the cloud.
 """
 
@@ -251,7 +251,7 @@ class Roster:
         self._count_change()
 
     def bounds(self, terminal: int, member: Member | None = None) -> Bounds:
-        """Return the bounds on the messages of a terminal, by its record or the one given."""
+        """Return the bounds on the messages of a terminal, by its record or another record."""
         record = self.members[terminal] if member is None else member
         largest, rows = self.max_share_norm * record.n_samples, record.n_samples
         return Bounds(terminal, self.method, self._shape[0], record.weight, self.row_norm, largest, rows=rows)
@@ -262,7 +262,7 @@ class Roster:
         return rows * largest_terms(self.method.loss, model, self.row_norm) if rows else 0.0
 
     def add_moments(self, reports: Mapping[int, MomentsReport]) -> Moments:
-        """Round zero: return the sum of the moments, in the order of ids, rounded as they are sent to the cloud.
+        """Round zero: return the sum of the moments, in the order of ids, rounded like a message to the cloud.
 
         Terminals with impossible or very unusual moments are quarantined and do not count.
         """
@@ -294,6 +294,6 @@ class Roster:
         self.quarantine_suspects()
 
     def _count_change(self) -> None:
-        """Count a change of members: the problem is new, and answers to probes of the old one are stale."""
+        """Count a change of members: the problem is new, and answers to earlier probes are stale."""
         self.membership += 1
         self.probe += 1

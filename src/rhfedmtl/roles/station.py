@@ -5,11 +5,11 @@ It makes and reads messages; an engine or a service carries them. It never sees 
 Theory of operation
 -------------------
 A station keeps U_b = Σ_t X_tᵀα_t, the sum of its terminals' shares u_t. The cloud sends an anchor (c_b, λ_b), and
-w_b = c_b + v_b/λ_b with v_b = U_b/n_b is the model of the orders. One BS iteration is:
+w_b = c_b + v_b/λ_b with v_b = U_b/n_b is the model of the orders. A BS iteration is:
 
 1. `BaseStation.open_round`: an order for each terminal that takes part, with the model, the number of local steps, and
    the verdict on the terminal's last update.
-2. `BaseStation.receive`: take updates X_tᵀΔα_t. Only updates of the open round count; late ones are dropped.
+2. `BaseStation.receive`: take updates X_tᵀΔα_t. Only updates of the open round count; late updates are dropped.
 3. `BaseStation.close_round`: check the updates, add them up in the order of ids, and choose a factor η. Then
    U_b ← U_b + η Σ_t X_tᵀΔα_t. Each terminal learns η with its next message, and applies it to its dual variables.
 
@@ -71,7 +71,7 @@ class _ProbedAt:
 
 
 class BaseStation:
-    """State machine of one base station, by the table ``STATION``.
+    """State machine of a base station, by the table ``STATION``.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class BaseStation:
 
     @property
     def v(self) -> Vector:
-        """v_b = U_b/n_b as it is reported to the cloud, or the models that the cloud averages."""
+        """v_b = U_b/n_b with the rounding of reports, or the models that the cloud averages."""
         return self.method.channel.reported(self._exact_v)
 
     @property
@@ -183,7 +183,7 @@ class BaseStation:
         self._updates = {}
 
     def receive_anchor(self, anchor: Anchor) -> None:
-        """Take the cloud's anchor; ignore one that is older than the current anchor."""
+        """Take the cloud's anchor; ignore an anchor older than the current anchor."""
         after = self._states.after(Anchor)
         shapes = {part.shape for part in (anchor.center, anchor.origin) if part is not None}
         check_anchors(anchor)
@@ -202,7 +202,7 @@ class BaseStation:
         Parameters
         ----------
         number : int
-            Number of the round, larger than that of every earlier round.
+            Number of the round, larger than every earlier number.
         local_steps : Mapping[int, int]
             Steps H of each terminal that takes part.
         """
@@ -252,8 +252,8 @@ class BaseStation:
     def close_round(self) -> Merged:
         """Merge the updates in the order of ids, and record the verdict for each terminal.
 
-        A terminal whose update is impossible, by itself or with the factor of the merge, is quarantined; the others are
-        merged without it.
+        A terminal with an impossible update, or with an impossible share after the merge, is quarantined, and the other
+        updates are merged without it.
         """
         self._states.enter("close round")
         merged = self._merge()
@@ -300,7 +300,7 @@ class BaseStation:
         return Merged(self.round, answered, factor, gains)
 
     def _factor(self, answered: Sequence[int], delta: Vector, profile: Vector) -> float | None:
-        """Return the factor on the sum; None if it is not a number: no terminal can be blamed, so the round is void."""
+        """Return the factor on the sum; if it is not a number, no terminal can be blamed, and the round is void."""
         samples = sum(self.members[t].n_samples for t in answered)
         anchor = self._anchored()
         scale, gradient = anchor.lam * max(self.n_samples, 1), anchor.work == GRADIENT
@@ -323,7 +323,7 @@ class BaseStation:
         models : Vector
             Models (m, columns, features).
         points : Vector
-            Combinations of the models, one per row.
+            Combinations of the models, a row each.
         gradient : bool
             Also request the gradient under the first model.
         noise : float, optional
@@ -345,7 +345,7 @@ class BaseStation:
         ]
 
     def add_sums(self, sums: list[Sums], absent: Collection[int] = ()) -> StationSums | None:
-        """Add up the members' answers to the last probe in the order of ids; return None while one is missing.
+        """Add up the members' answers to the last probe in the order of ids; return None while an answer is missing.
 
         Answers to an earlier probe do not count. An answer is also stale after a merge or a change of members. A
         private certificate counts rows of missing terminals with their largest term. Another certificate counts only
@@ -439,5 +439,5 @@ def _anchor_v(anchor: Anchor) -> Vector | float:
 
 
 def noise_address(seed: int | None, number: int, task: int) -> tuple[int, ...] | None:
-    """Return the address of a round's noise in a simulation; None without a seed."""
+    """Return the address of a round's noise, if there is a seed as in simulations."""
     return None if seed is None else (seed, number, task)

@@ -67,7 +67,7 @@ _NONE = np.empty(0)
 
 
 class Phase(Enum):
-    """State of a terminal: under no station, under one, under one with an update pending, or leaving."""
+    """State of a terminal: under no station, attached, attached with an update pending, or leaving."""
 
     DETACHED = "detached"
     ATTACHED = "attached"
@@ -124,8 +124,8 @@ class TerminalState:
     """State of a terminal that must survive a restart, besides its (scaled) rows.
 
     Save it before an update is sent: a terminal that restarts from a state before an applied update has to join again.
-    ``residual`` is that of the channel, and ``sent_residual`` the residual if the pending update is applied with factor
-    1; both are None if the channel does not round.
+    ``residual`` belongs to a rounding channel. ``sent_residual`` is its next value if the pending update is applied
+    with factor 1.
     """
 
     alpha: Vector
@@ -139,7 +139,7 @@ class TerminalState:
 
 
 class Terminal:
-    """State machine of one terminal, by the table ``TERMINAL``.
+    """State machine of a terminal, by the table ``TERMINAL``.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ class Terminal:
             self.rows.centre(centring.level)
 
     def work(self, order: WorkOrder) -> Update | None:
-        """Take H steps from the order's model, and return the update; None if the order is stale.
+        """Take H steps from the order's model, and return the update, unless the order is stale.
 
         A repeated order returns the pending update again.
         """
@@ -292,7 +292,7 @@ class Terminal:
         return self.pending
 
     def probe(self, probe: Probe) -> Sums | None:
-        """Settle, and return loss sums under the probe's models and the dual sum; None if the probe is stale."""
+        """Settle, and return loss sums under the probe's models and the dual sum, unless the probe is stale."""
         after, needed = self._states.after(Probe), (self.rows.y.shape[1], self.shape[1])
         if probe.models.ndim != 3 or probe.models.shape[1:] != needed or not np.isfinite(probe.models).all():
             raise PeerError(
@@ -329,7 +329,7 @@ class Terminal:
     def hide(self, noising: Noising) -> None:
         """Clip updates from now on, for sums with noise. A repeated call changes nothing."""
         if self.rows.weight is not None:
-            raise PeerError(f"terminal {self.identity} has row weights, and privacy counts rows as one each")
+            raise PeerError(f"terminal {self.identity} has row weights, and privacy counts each row once")
         if self.last_round and not self.method.channel.noised:
             raise ProtocolError(f"terminal {self.identity} has told updates without noise: noise comes before them")
         self.method = self.method.hidden(with_noise(self.method.channel, noising.clip, noising.noise))
@@ -340,8 +340,8 @@ class Terminal:
         after = self._states.after(Join)
         if self.phase is Phase.DETACHED:
             self.incarnation += 1
-            # Each station numbers its own rounds, so another one may be behind the last round. The share that it gets
-            # is exact.
+            # Each station numbers its own rounds, so another station may be behind the last round. The share that it
+            # gets is exact.
             self.last_round = 0
             self.rows.clear_residual()
             self.history = b""
@@ -351,7 +351,7 @@ class Terminal:
         return Join(self.identity, self.incarnation, self.n_samples, self.rows.share(), mean)
 
     def kept_share(self, verdict: Verdict) -> Vector | None:
-        """Settle, and return the station's part of u_t, as this terminal stays while others leave; None if stale."""
+        """Settle, and return the station's part of u_t, as this terminal stays while others leave."""
         after = self._states.after(Probe)
         if not self._is_current(verdict):
             return None
@@ -360,7 +360,7 @@ class Terminal:
         return np.ravel(self.rows.sent_share())
 
     def leave(self, release: Release) -> Leave | None:
-        """Settle, and ask to leave with all dual variables; None if the release is stale."""
+        """Settle, and ask to leave with all dual variables, unless the release is stale."""
         after = self._states.after(Release)
         if self._is_current(release.verdict):
             self._settle(release.verdict)
@@ -385,7 +385,7 @@ class Terminal:
         self._states.enter("abandon")
 
     def fall_back(self, incarnation: int = 0) -> None:
-        """Become free to join as a newcomer with the current dual variables; those of an old copy are a valid start.
+        """Become free to join as a newcomer with the current dual variables; even an old copy of them is a valid start.
 
         ``incarnation`` is the highest that the station knows. The share of the next join replaces the one that the
         station stores.
@@ -394,7 +394,7 @@ class Terminal:
         self.incarnation = max(self.incarnation, incarnation)
 
     def add_rows(self, X: npt.NDArray[np.floating[Any]], y: Vector, weight: Vector | None = None) -> None:
-        """Take in new rows, scaled like the old ones, with dual variables at zero."""
+        """Take in new rows, scaled like the old rows, with dual variables at zero."""
         after = self._states.after("new rows")
         self.rows.append(X, y, weight)
         self._states.state = after

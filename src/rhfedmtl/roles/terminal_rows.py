@@ -1,4 +1,4 @@
-"""Rows, dual variables and residual of one terminal, and the kernel that works on them.
+"""Rows, dual variables and residual of a terminal, and the kernel that works on them.
 
 `roles.terminal` decides when to work; this module computes. It knows no verdicts and no membership, and nothing here
 leaves the terminal unless `Terminal` puts it into a message.

@@ -44,7 +44,7 @@ async def hold(
         others.append(await questions.ask("deal", messages, seconds, room.receive, again=False))
     nobody: frozenset[int] = frozenset()
     seats = {t: seat_of(order, members.attendance.rows(t)) for t, order in orders.items()}
-    summed = room.begin(content_of(next(iter(orders.values()))), seats) if orders else None
+    summed = room.start(content_of(next(iter(orders.values()))), seats) if orders else None
     if summed is None or (whole and len(summed.partners()) < len(orders)):
         return SummedRound(None, nobody, None, others)
     messages = {}
@@ -61,7 +61,7 @@ async def hold(
     unmask = None if whole and len(told.arrived) < len(orders) else summed.close()
     if unmask is None or summed.arrived is None:
         return SummedRound(None, nobody, told, others)
-    down = dict.fromkeys(summed.heard, wire.TerminalDown(unmask=codec.to_wire(unmask)))
+    down = dict.fromkeys(summed.answered, wire.TerminalDown(unmask=codec.to_wire(unmask)))
     others.append(await questions.ask("opened", down, seconds, summed.open, again=False))
     words = summed.total()
     return SummedRound(words, nobody if words is None else summed.arrived, told, others)

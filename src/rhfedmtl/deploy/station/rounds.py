@@ -89,7 +89,7 @@ class StationRounds:
         task, present = memory.task, members.attendance.present()
         if memory.station.anchor is None:
             raise IdleError(f"station {task} has no anchor yet")
-        if memory.masked is not None and not members.attendance.room.whole(present):
+        if memory.masked is not None and not members.attendance.room.complete_groups(present):
             absent = memory.station.members.keys() - set(present)
             names = ", ".join(map(str, sorted(absent)[:20])) or "that are yet to come"
             raise IdleError(f"all terminals of a group are needed for a masked sum; not there: terminals {names}")

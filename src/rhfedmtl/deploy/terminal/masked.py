@@ -95,7 +95,7 @@ class MaskedAnswers:
     def _new(self) -> Masker:
         return Masker(
             self._identity.number,
-            least=self.channel.least,
+            smallest=self.channel.least,
             sign=lambda public: self._credentials.sign(self._text(public)),
             check=self._check,
             group=self.group,

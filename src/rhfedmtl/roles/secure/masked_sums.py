@@ -1,4 +1,8 @@
-"""A station's side of sums that it learns without seeing what is added up (`roles.secure.masking`): no I/O."""
+"""A station's side of masked sums: it learns a sum over terminals, and no terminal's part of it.
+
+`MaskRoom` prepares sums and lasts as long as the station; `MaskedSum` is a single sum. The station's service carries
+their messages; there is no I/O here. `roles.secure.masking` explains the protocol.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import numpy as np
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.secure import masks
 from rhfedmtl.roles.secure.masking import (
-    LEAST,
+    SMALLEST,
     Circle,
     Deal,
     Key,
@@ -32,66 +36,77 @@ from rhfedmtl.roles.secure.masks import SEED, Words
 
 
 class MaskRoom:
-    """A station's side between sums: keys, circles and deals of its terminals. ``slot`` is the last that was used."""
+    """Keys, groups, circles and deals of a station's terminals, between sums.
 
-    def __init__(self, least: int = LEAST, slot: int = 0) -> None:
-        self.least, self.slot = least, slot
+    Parameters
+    ----------
+    smallest : int
+        Smallest number of terminals in a group.
+    slot : int
+        Last slot that was used.
+    """
+
+    def __init__(self, smallest: int = SMALLEST, slot: int = 0) -> None:
+        self.smallest, self.slot = smallest, slot
         self._keys: dict[int, Key] = {}
         self._groups: dict[int, Members] = {}
-        self._told: tuple[Members, ...] = ()
+        self._circle_groups: tuple[Members, ...] = ()  # groups that the current circles were sent with
         self._circles: dict[int, tuple[int, ...]] = {}
         self._deals: dict[int, Deal] = {}
 
     def __contains__(self, terminal: object) -> bool:
-        """Whether a terminal's key is here."""
+        """Return True if the room has the terminal's key."""
         return terminal in self._keys
 
     def admit(self, key: Key, group: Members = frozenset()) -> None:
-        """Take a terminal's key, and the group that it counts in, if it does; a new key makes new circles."""
+        """Take a terminal's key, and its group if it has one. A new key makes new circles necessary."""
         if key.terminal not in self._keys or self._keys[key.terminal].public != key.public:
             self._keys[key.terminal] = key
             self._circles, self._deals = {}, {}
-        if len(group) >= self.least:
+        if len(group) >= self.smallest:
             self._groups = {**dict.fromkeys(group, group), **self._groups, key.terminal: group}
 
     def forget(self, terminal: int) -> None:
-        """Drop the key of a terminal that is gone."""
+        """Drop the key of a terminal that has left."""
         if self._keys.pop(terminal, None) is not None:
             self._circles, self._deals = {}, {}
 
     def group(self, terminal: int) -> Members:
-        """All who count together with a terminal; nobody where it does not count yet."""
+        """Return the members of the terminal's group; empty if it has no group yet."""
         return self._groups.get(terminal, frozenset())
 
-    def whole(self, members: Iterable[int]) -> list[Members]:
-        """Groups of which all are among these: known ones, and new ones of those who do not count yet."""
-        here = set(members)
-        known = {group for t in here if (group := self.group(t)) and all(self.group(n) == group for n in group)}
-        groups = [group for group in known if group <= here]
-        return sorted([*groups, *in_groups((t for t in here if not self.group(t)), self.least)], key=min)
+    def complete_groups(self, members: Iterable[int]) -> list[Members]:
+        """Return the groups that lie within these members: existing groups, and new groups of the others."""
+        present = set(members)
+        existing = {group for t in present if (group := self.group(t)) and all(self.group(n) == group for n in group)}
+        groups = [group for group in existing if group <= present]
+        return sorted([*groups, *in_groups((t for t in present if not self.group(t)), self.smallest)], key=min)
 
     def prepare(self, members: Iterable[int]) -> dict[int, Circle]:
-        """What to send before a sum over these: a circle to each that has not dealt for the slot.
+        """Return the circles to send before a sum over these members: to each terminal that has not dealt for the slot.
 
-        Circles stay while each has all of its neighbours but a sixth, and the groups are known to all.
+        Circles stay valid while every terminal has at least five sixths of its neighbours, and while all terminals know
+        the groups.
         """
-        groups = self.whole(self._keys.keys() & set(members))
-        here = frozenset().union(*groups)
-        if not here:
+        groups = self.complete_groups(self._keys.keys() & set(members))
+        present = frozenset().union(*groups)
+        if not present:
             return {}
-        near = all(6 * sum(n in here for n in self._circles.get(t, ())) >= 5 * self._size(t) for t in here)
-        if not near or not set(groups) <= set(self._told):
-            self._told, told = tuple(groups), to_groups(groups)
-            self._circles, self._deals = {t: neighbours(told, t) for t in here}, {}
-            self.slot += 1  # nobody deals twice for a slot
-        wanted, told = here - self._deals.keys(), to_groups(self._told)
-        return {t: Circle(self.slot + 1, tuple(self._keys[n] for n in self._circles[t]), told) for t in sorted(wanted)}
-
-    def _size(self, terminal: int) -> int:
-        return len(self._circles[terminal]) if terminal in self._circles else 1
+        near = True
+        for t in present:
+            circle = self._circles.get(t, ())
+            near = near and 6 * sum(n in present for n in circle) >= 5 * (len(circle) if t in self._circles else 1)
+        if not near or not set(groups) <= set(self._circle_groups):
+            self._circle_groups, packed = tuple(groups), to_groups(groups)
+            self._circles, self._deals = {t: neighbours(packed, t) for t in present}, {}
+            self.slot += 1  # no terminal deals twice for a slot
+        missing, packed = present - self._deals.keys(), to_groups(self._circle_groups)
+        return {
+            t: Circle(self.slot + 1, tuple(self._keys[n] for n in self._circles[t]), packed) for t in sorted(missing)
+        }
 
     def receive(self, deal: Deal) -> bool:
-        """Take a deal, if it is for the next slot and of the right size."""
+        """Take a deal for the next slot; return False, and change nothing, if it is for another slot or circle."""
         circle = self._circles.get(deal.terminal)
         if circle is None or deal.slot != self.slot + 1:
             return False
@@ -100,24 +115,34 @@ class MaskRoom:
         self._deals[deal.terminal] = deal
         return True
 
-    def begin(self, content: bytes, seats: Mapping[int, bytes]) -> MaskedSum | None:
-        """A sum over the groups of which all have dealt; None, and no slot used, where there is none."""
+    def start(self, content: bytes, seats: Mapping[int, bytes]) -> MaskedSum | None:
+        """Start a sum over the groups in which all members have dealt.
+
+        Return None, and use no slot, if there is no such group.
+
+        Parameters
+        ----------
+        content : bytes
+            Digest of the request, equal for all terminals.
+        seats : Mapping[int, bytes]
+            Part of the request that differs between terminals.
+        """
         dealt = self._deals.keys() & seats.keys()
-        groups = [group for group in self._told if group <= dealt]
-        here = {t: seats[t] for t in sorted(frozenset().union(*groups))}
-        if not here:
+        groups = [group for group in self._circle_groups if group <= dealt]
+        seated = {t: seats[t] for t in sorted(frozenset().union(*groups))}
+        if not seated:
             return None
         self.slot += 1
         deals, self._deals = self._deals, {}
-        circle = {t: self._circles[t] for t in here}
-        for group in groups:  # from now on these count together
+        circle = {t: self._circles[t] for t in seated}
+        for group in groups:  # from now on these terminals always count together
             self._groups |= dict.fromkeys(group, group)
-        told = hashlib.sha256(to_groups(self._told)).digest()
-        return MaskedSum(self.slot, bound_to(content, told), here, circle, deals, groups)
+        digest = hashlib.sha256(to_groups(self._circle_groups)).digest()
+        return MaskedSum(self.slot, bound_to(content, digest), seated, circle, deals, groups)
 
 
 class MaskedSum:
-    """A station's side of one sum over whole groups; ``content`` is what masks rest on."""
+    """A station's side of a sum over complete groups; masks depend on ``content``."""
 
     def __init__(
         self,
@@ -136,23 +161,22 @@ class MaskedSum:
         self._shares: dict[int, dict[int, int]] = {t: {} for t in seats}
 
     def partners(self) -> dict[int, Partners]:
-        """What goes with each terminal's order."""
-        return {t: self._partners(t) for t in self._seats}
-
-    def _partners(self, t: int) -> Partners:
-        near = [n for n in self._circle[t] if n in self._seats]
-        shares = b"".join(self._from(n, t) for n in near)
-        seats = b"".join(self._seats[n] for n in near)
-        return Partners(self.slot, self._everyone, seats, shares)
-
-    def _from(self, dealer: int, holder: int) -> bytes:
-        place = self._circle[dealer].index(holder)
-        return self._deals[dealer].shares[2 * SEED * place : 2 * SEED * (place + 1)]
+        """Return the partners that go with each terminal's order."""
+        partners = {}
+        for t in self._seats:
+            near = [n for n in self._circle[t] if n in self._seats]
+            shares = []
+            for dealer in near:
+                start = 2 * SEED * self._circle[dealer].index(t)
+                shares.append(self._deals[dealer].shares[start : start + 2 * SEED])
+            seats = b"".join(self._seats[n] for n in near)
+            partners[t] = Partners(self.slot, self._everyone, seats, b"".join(shares))
+        return partners
 
     def receive(self, masked: Masked) -> bool:
-        """Take words that are wanted now; False for late, repeated or unasked ones."""
-        wanted = self.arrived is None and masked.slot == self.slot and masked.terminal in self._seats
-        if not wanted or masked.terminal in self._words:
+        """Take a terminal's words; return False, and change nothing, if they are late, repeated or not requested."""
+        expected = self.arrived is None and masked.slot == self.slot and masked.terminal in self._seats
+        if not expected or masked.terminal in self._words:
             return False
         if self._words and len(masked.words) != len(next(iter(self._words.values()))):
             raise PeerError(f"{len(masked.words)} words of terminal {masked.terminal}, others sent another number")
@@ -160,7 +184,7 @@ class MaskedSum:
         return True
 
     def close(self) -> Unmask | None:
-        """What to ask of all whose words are here; None where these make no whole group: the sum is void."""
+        """Return the request to all terminals whose words arrived; None if no group is complete: the sum is void."""
         self.groups = [group for group in self.groups if group <= self._words.keys()]
         if not self.groups:
             return None
@@ -168,12 +192,12 @@ class MaskedSum:
         return Unmask(self.slot, to_bits(self.arrived))
 
     @property
-    def heard(self) -> list[int]:
-        """Those whose words are here."""
+    def answered(self) -> list[int]:
+        """Terminals whose words arrived."""
         return sorted(self._words)
 
     def open(self, opened: Opened) -> bool:
-        """Take shares; False for late, repeated or unasked ones."""
+        """Take a terminal's shares; return False, and change nothing, if they are late, repeated or not requested."""
         if self.arrived is None or opened.slot != self.slot or opened.terminal not in self._words:
             return False
         owners = sorted({opened.terminal, *(n for n in self._circle[opened.terminal] if n in self._seats)})
@@ -185,33 +209,36 @@ class MaskedSum:
 
     @property
     def can_end(self) -> bool:
-        """Whether there are shares enough for everything."""
+        """True if there are enough shares of every secret that the sum needs."""
         return self.arrived is not None and all(len(self._shares[t]) >= self._needed(t) for t in self._owners())
 
     def total(self) -> Words | None:
-        """The sum over whole groups whose words are here; None where shares are missing: it is void."""
+        """Return the sum over the complete groups; None if shares are missing: the sum is void."""
         if not self.can_end or self.arrived is None:
             return None
         total = np.zeros_like(next(iter(self._words.values())))
         for t in sorted(self.arrived):
-            own = masks.mask(masks.to_bytes(self._secret(t)), len(total))
-            total = total + self._words[t] - own
+            private_mask = masks.mask(masks.to_bytes(self._secret(t)), len(total))
+            total = total + self._words[t] - private_mask
         for t in sorted(set(self._owners()) - self.arrived):
             total = self._without(t, total)
         return total
 
     def _without(self, t: int, total: Words) -> Words:
-        """Take out the masks that others have for a pair with one whose words did not arrive."""
+        """Remove the masks of the pairs that terminal ``t``, whose words did not arrive, has with other terminals."""
         seeds = masks.hidden(masks.to_bytes(self._secret(t)), self._deals[t].backup)
         assert self.arrived is not None
-        for other, pair in zip(self._circle[t], masks.pieces(seeds, SEED), strict=True):
-            if other in self.arrived:
-                seed = pair_seed(pair, self._content, self._everyone, self._seats[t], self._seats[other])
-                total = add(total, masks.mask(seed, len(total)), t < other)
+        for partner, pair in zip(self._circle[t], masks.pieces(seeds, SEED), strict=True):
+            if partner in self.arrived:
+                seed = pair_seed(pair, self._content, self._everyone, self._seats[t], self._seats[partner])
+                total = add(total, masks.mask(seed, len(total)), t < partner)
         return total
 
     def _owners(self) -> list[int]:
-        """Whose secrets are needed: of all that sent words, and of their neighbours that were asked and did not."""
+        """Return the terminals whose secrets are needed.
+
+        These are all terminals in the sum, and their neighbours that had an order but are not in the sum.
+        """
         assert self.arrived is not None
         near = {n for t in self.arrived for n in self._circle[t] if n in self._seats}
         return sorted(self.arrived | near)
@@ -220,5 +247,5 @@ class MaskedSum:
         return threshold(len(self._circle[t]))
 
     def _secret(self, t: int) -> int:
-        known = sorted(self._shares[t].items())[: self._needed(t)]
-        return masks.joined(dict(known))
+        shares = sorted(self._shares[t].items())[: self._needed(t)]
+        return masks.joined(dict(shares))

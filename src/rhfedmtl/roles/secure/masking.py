@@ -1,19 +1,28 @@
-"""Sums that a station learns without seeing what is added up: messages, groups, and a terminal's side, without I/O.
+"""Masked sums: a station learns a sum over terminals, and no terminal's part of it.
 
-After Bonawitz et al. (2017), on a sparse graph for large stations (Bell et al. 2020). What is sent, in slot s:
+This module holds the messages, the groups, and a terminal's side (`Masker`); `roles.secure.masked_sums` is the
+station's side. There is no I/O here.
 
-1. Terminals have keys, signed by whom their neighbours trust. A station tells each its neighbours (`Circle`).
-2. Every terminal deals (`Deal`) shares of two secrets of the slot to its neighbours: b hides its words from all, and p
-   opens a backup of the seeds of its pairs. Shares go with the words of the slot before, so that nobody waits for them.
-3. An order goes down with who else has one, and the shares (`Partners`). Words come up (`Masked`) under the mask of b,
-   and of each pair: plus for one, minus for the other.
-4. The station says whose words it has (`Unmask`). Every terminal answers once (`Opened`), for each neighbour: with its
-   share of b where the words are there, with that of p where they are not. So the sum comes out, and nothing else does.
+Theory of operation
+-------------------
+The protocol comes from Bonawitz et al. (2017), on a sparse graph of neighbours for large stations (Bell et al. 2020).
+Each sum uses a slot s:
 
-Terminals count in groups of ``least`` or more, all of one or none, and each is in the same group for ever (`Masker`):
-whatever a station asks, of whatever sets, all that sums tell together are sums over groups (So et al. 2023). Masks and
-shares rest on the groups that were told, and masks on what each of a pair was asked: where that differs, masks do not
-cancel, and shares give nothing back.
+1. Each terminal has a key, signed by an authority that its neighbours trust. The station sends each terminal the keys
+   of its neighbours (`Circle`).
+2. Every terminal makes two secrets for the slot, and deals shares of them to its neighbours (`Deal`): b hides its words
+   from all others, and p opens a backup of the seeds of its pairs. Shares for the next slot go with the words of this
+   slot, so no message waits for them.
+3. An order goes down with the list of terminals that have an order, and with the shares (`Partners`). Words come up
+   (`Masked`) under the mask of b and the mask of each pair: the first terminal of a pair adds it, the second subtracts it.
+4. The station names the terminals whose words it has (`Unmask`). Every terminal answers once (`Opened`). For each
+   neighbour it sends the share of b if the neighbour's words arrived, and the share of p otherwise. This reveals the
+   sum, and nothing else.
+
+Terminals count in groups of ``smallest`` or more: all members of a group, or no member. A terminal stays in the same
+group for ever. So for any sets that a station requests, all sums together reveal only sums over groups (So et al. 2023).
+Masks and shares depend on the groups that the terminals were sent. Masks also depend on the requests to both terminals
+of a pair. If any of these differ between terminals, masks do not cancel, and shares restore nothing.
 """
 
 from __future__ import annotations
@@ -35,16 +44,16 @@ from rhfedmtl.roles.message_sizes import mask_reach
 from rhfedmtl.roles.messages import SEAT, Message
 from rhfedmtl.roles.secure import masks
 from rhfedmtl.roles.secure.masks import SEED, Words
-from rhfedmtl.roles.states import Table, follow, frozen
+from rhfedmtl.roles.states import StateMachine, Table, frozen
 
-LEAST = 3
-"""Terminals that a sum has, unless told."""
+SMALLEST = 3
+"""Default of the smallest number of terminals in a group."""
 Members = frozenset[int]
 
 
 @dataclass(frozen=True, eq=False)
 class Key(Message):
-    """Terminal to station to its neighbours: the public key for masks, and the proof that it is this terminal's."""
+    """Terminal to station to its neighbours: the public key for masks, and the proof that it is the terminal's key."""
 
     terminal: int
     public: bytes
@@ -53,7 +62,7 @@ class Key(Message):
 
 @dataclass(frozen=True, eq=False)
 class Circle(Message):
-    """Station to terminal: your neighbours' keys, and who counts with whom (`to_groups`); deal for this slot."""
+    """Station to terminal: deal for this slot; here are your neighbours' keys, and all groups (`to_groups`)."""
 
     slot: int
     keys: tuple[Key, ...]
@@ -67,7 +76,7 @@ class Circle(Message):
 
 @dataclass(frozen=True, eq=False)
 class Deal(Message):
-    """Terminal to station: for each neighbour, by id, shares of b and p under a pad; and seeds of pairs, under p."""
+    """Terminal to station: for each neighbour, by id, shares of b and p under a pad; and the seeds of pairs under p."""
 
     terminal: int
     slot: int
@@ -77,7 +86,7 @@ class Deal(Message):
 
 @dataclass(frozen=True, eq=False)
 class Partners(Message):
-    """Station to terminal, beside what is asked: who else is, and of each such neighbour its seat and its shares."""
+    """Station to terminal, with a request: all terminals with this request; seats and shares of the neighbours."""
 
     slot: int
     everyone: bytes
@@ -96,7 +105,7 @@ class Masked(Message):
 
 @dataclass(frozen=True, eq=False)
 class Unmask(Message):
-    """Station to terminal: whose words are here."""
+    """Station to terminal: the terminals whose words arrived."""
 
     slot: int
     arrived: bytes
@@ -104,7 +113,7 @@ class Unmask(Message):
 
 @dataclass(frozen=True, eq=False)
 class Opened(Message):
-    """Terminal to station: a share for itself and each neighbour that was asked, by id: of b, or of p."""
+    """Terminal to station: a share of b or p of itself and of each neighbour with the request, by id."""
 
     terminal: int
     slot: int
@@ -112,71 +121,71 @@ class Opened(Message):
 
 
 def seat(incarnation: int, rows: int, local_steps: int) -> bytes:
-    """What a terminal is asked that others are not, and its rows: part of the masks of its pairs."""
+    """Return the part of a request that differs between terminals, with the number of rows; pair masks depend on it."""
     return struct.pack("<HII", incarnation & 0xFFFF, rows, local_steps)
 
 
-def worked_alike(seats: Iterable[bytes]) -> bool:
-    """Whether all take as many steps, or as many whole passes over their rows."""
-    work = [struct.unpack("<HII", each)[1:] for each in seats]
+def equal_work(seats: Iterable[bytes]) -> bool:
+    """Return True if all take the same number of steps, or the same number of complete passes over their rows."""
+    work = [struct.unpack("<HII", packed)[1:] for packed in seats]
     passes = {divmod(steps, rows) if rows else (0, 1) for rows, steps in work}
     return len({steps for _, steps in work}) == 1 or (len(passes) == 1 and min(passes)[1] == 0)
 
 
 def to_bits(members: Iterable[int]) -> bytes:
-    """A set of ids, from the lowest on a bit for each."""
-    return _to_bits(frozenset(members))
+    """Return a set of ids as bytes: the lowest id, then a bit for each id from there on."""
+    return _bits_of(frozenset(members))
 
 
-@lru_cache(maxsize=256)  # the same sets are told and written down in every round
-def _to_bits(members: Members) -> bytes:
-    known = sorted(members)
-    bits = np.zeros(known[-1] - known[0] + 1, dtype=np.uint8)
-    bits[np.array(known) - known[0]] = 1
-    return struct.pack("<I", known[0]) + np.packbits(bits, bitorder="little").tobytes()
+@lru_cache(maxsize=256)  # every round sends and stores the same sets
+def _bits_of(members: Members) -> bytes:
+    ids = sorted(members)
+    bits = np.zeros(ids[-1] - ids[0] + 1, dtype=np.uint8)
+    bits[np.array(ids) - ids[0]] = 1
+    return struct.pack("<I", ids[0]) + np.packbits(bits, bitorder="little").tobytes()
 
 
 @lru_cache(maxsize=256)
 def from_bits(bits: bytes) -> Members:
-    """The set that `to_bits` wrote."""
+    """Return the set of ids from the bytes of `to_bits`."""
     if len(bits) < 5:
-        raise PeerError("a set of terminals with nobody in it")
-    found = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8, offset=4), bitorder="little"))
-    return frozenset((found + struct.unpack("<I", bits[:4])[0]).tolist())
+        raise PeerError("an empty set of terminals")
+    places = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8, offset=4), bitorder="little"))
+    return frozenset((places + struct.unpack("<I", bits[:4])[0]).tolist())
 
 
 def to_groups(groups: Iterable[Members]) -> bytes:
-    """Groups of terminals, one after the other: how many, and who."""
+    """Return groups of terminals as bytes: for each the number of members, and their ids."""
     return b"".join(struct.pack(f"<I{len(group)}I", len(group), *sorted(group)) for group in groups)
 
 
 @lru_cache(maxsize=256)
-def from_groups(given: bytes) -> tuple[Members, ...]:
-    """The groups that `to_groups` wrote."""
-    groups, rest = [], given
+def from_groups(packed: bytes) -> tuple[Members, ...]:
+    """Return the groups from the bytes of `to_groups`."""
+    groups, rest = [], packed
     while rest:
         length = 4 + 4 * int.from_bytes(rest[:4], "little")
         if len(rest) < length:
-            raise PeerError(f"{len(given)} bytes of groups end within one")
+            raise PeerError(f"{len(packed)} bytes of groups end within a group")
         groups.append(frozenset(struct.unpack(f"<{length // 4 - 1}I", rest[4:length])))
         rest = rest[length:]
     return tuple(groups)
 
 
-def in_groups(terminals: Iterable[int], least: int) -> list[Members]:
-    """As many groups of ``least`` or more as there can be, in the order of ids; none where they are too few."""
-    known = sorted(terminals)
-    ends = [*group_starts(len(known), least).tolist(), len(known)]
-    return [frozenset(known[i:j]) for i, j in pairwise(ends)]
+def in_groups(terminals: Iterable[int], smallest: int) -> list[Members]:
+    """Return as many groups of ``smallest`` or more terminals as possible, in the order of ids; may be empty."""
+    ids = sorted(terminals)
+    ends = [*group_starts(len(ids), smallest).tolist(), len(ids)]
+    return [frozenset(ids[i:j]) for i, j in pairwise(ends)]
 
 
 def threshold(neighbours: int) -> int:
-    """Shares that give a secret back, of those that a terminal and its neighbours hold: more than two thirds."""
+    """Return the number of shares that restore a secret: more than two thirds of a terminal and its neighbours."""
     return 2 * (neighbours + 1) // 3 + 1
 
 
 class MaskPhase(Enum):
-    """Where a terminal stands with a sum: it has no neighbours yet, has dealt, has sent its words, has opened."""
+    """State of a terminal in a sum: it has no neighbours yet, has dealt, has sent its words, or has opened."""
 
     ALONE = "without neighbours"
     READY = "ready"
@@ -195,146 +204,185 @@ MASKER: Table[MaskPhase] = frozen(
 
 
 @dataclass(frozen=True, eq=False)
-class Dealt:
-    """The secret b of one slot, this terminal's own shares of b and p, and the seeds of its pairs."""
+class SlotSecrets:
+    """Secrets of a slot: b, the terminal's shares of its own b and p, and the seeds of its pairs."""
 
     slot: int
-    hide: int
-    own: tuple[int, int]
+    b: int
+    shares: tuple[int, int]
     seeds: Mapping[int, bytes]
 
 
 @dataclass(frozen=True, eq=False)
 class SentWords:
-    """A sum that this terminal has sent words for."""
+    """Record of a sum for which this terminal has sent words, with the digest of the request."""
 
     slot: int
     everyone: Members
     shares: Mapping[int, tuple[int, int]]
-    asked_for: bytes
+    request: bytes
     answer: Masked
     opened: Members | None = None
 
 
 class Masker:
-    """A terminal's side. ``sign`` proves a key to others, ``check`` refuses the key of another that is not proved.
+    """A terminal's side of masked sums, by the table ``MASKER``.
 
-    From its first words on a terminal knows its ``group``, over restarts, and is in no other. It sends words,
-    and opens, for whole groups alone. Masks within a group rest on all that its terminals were told before, such as
-    which updates were applied: one that alone was told otherwise gives no sum.
+    With its first words a terminal enters a ``group``. It stays in this group, also after restarts, and enters no
+    other. It sends words, and opens, only for complete groups. Masks within a group depend on all messages that its
+    terminals have received before, such as the verdicts on updates: if a member received other messages, there is no
+    sum.
+
+    Parameters
+    ----------
+    terminal : int
+        Id of the terminal.
+    smallest : int
+        Smallest number of terminals in a group.
+    sign : callable
+        Returns the proof that a public key belongs to this terminal.
+    check : callable
+        Raises an error for a neighbour's key without a valid proof.
+    group : frozenset[int], optional
+        Group from before a restart.
     """
 
     def __init__(
         self,
         terminal: int,
         *,
-        least: int = LEAST,
+        smallest: int = SMALLEST,
         sign: Callable[[bytes], bytes] = lambda _: b"",
         check: Callable[[Key], None] = lambda _: None,
         group: Members | None = None,
     ) -> None:
-        self.terminal, self.least, self.group = terminal, least, group
+        self.terminal, self.smallest, self.group = terminal, smallest, group
         self._check = check
         self._private = X25519PrivateKey.generate()
         public = self._private.public_key().public_bytes_raw()
         self.key = Key(terminal, public, sign(public))
-        self.phase = MaskPhase.ALONE
+        self._states = StateMachine(f"terminal {terminal}, masking,", MASKER, MaskPhase.ALONE)
         self._pairs: dict[int, bytes] = {}
-        self._known: tuple[bytes, ...] = ()
-        self._told = b""
+        self._circle: tuple[bytes, ...] = ()  # keys and groups of the last circle
+        self._groups_digest = b""
         self._groups: tuple[Members, ...] = ()
-        self._own: Members = frozenset()
+        self._own_group: Members = frozenset()
         self._deal: Deal | None = None
-        self._dealt: Dealt | None = None
+        self._secrets: SlotSecrets | None = None
         self._sent: SentWords | None = None
 
+    @property
+    def phase(self) -> MaskPhase:
+        """Current state."""
+        return self._states.state
+
     def deal(self, circle: Circle) -> Deal:
-        """Get to know the neighbours, and deal for the slot that is named; fewer than needed are refused."""
-        after = self._after(Circle)
-        if self._deal is not None and circle.slot == self._deal.slot and _told_by(circle) == self._known:
+        """Take the neighbours' keys, and deal for the slot of the circle.
+
+        Raise `PeerError` if the slot was used, or if the groups imply other neighbours.
+        """
+        after = self._states.after(Circle)
+        content = (*(key.public for key in circle.keys), circle.groups)
+        if self._deal is not None and circle.slot == self._deal.slot and content == self._circle:
             return self._deal
         self._refuse_used(circle.slot)
         for key in circle.keys:
             self._check(key)
         pairs = {key.terminal: masks.agree(self._private, key.public) for key in circle.keys}
         groups = from_groups(circle.groups)
-        self._own = self._checked(groups)
+        self._own_group = self._group_in(groups)
         if sorted(pairs) != sorted(neighbours(circle.groups, self.terminal)) or len(pairs) < len(circle.keys):
             raise PeerError(f"{len(circle.keys)} neighbours of terminal {self.terminal}: others follow from the groups")
-        self._pairs, self._known, self.phase = dict(sorted(pairs.items())), _told_by(circle), after
-        self._groups, self._told = groups, hashlib.sha256(circle.groups).digest()
+        self._pairs, self._circle, self._states.state = dict(sorted(pairs.items())), content, after
+        self._groups, self._groups_digest = groups, hashlib.sha256(circle.groups).digest()
         return self.deal_for(circle.slot)
 
     def deal_for(self, slot: int) -> Deal:
-        """Deal for a slot for which nothing was dealt."""
+        """Deal for a slot that was not used."""
         self._refuse_used(slot)
-        hide, back = masks.new_secret(), masks.new_secret()
+        b, p = masks.new_secret(), masks.new_secret()
         holders, needed = [self.terminal, *self._pairs], threshold(len(self._pairs))
-        of_hide, of_back = masks.split(hide, holders, needed), masks.split(back, holders, needed)
+        b_shares, p_shares = masks.split(b, holders, needed), masks.split(p, holders, needed)
         seeds = {t: masks.derive(secret, "pair", slot) for t, secret in self._pairs.items()}
-        self._dealt = Dealt(slot, hide, (of_hide[self.terminal], of_back[self.terminal]), seeds)
-        both = (
+        self._secrets = SlotSecrets(slot, b, (b_shares[self.terminal], p_shares[self.terminal]), seeds)
+        shares = [
             masks.under(
                 self._pad(secret, slot, self.terminal),
-                masks.to_bytes(of_hide[t]) + masks.to_bytes(of_back[t]),
+                masks.to_bytes(b_shares[t]) + masks.to_bytes(p_shares[t]),
             )
             for t, secret in self._pairs.items()
-        )
-        backup = masks.hidden(masks.to_bytes(back), b"".join(seeds.values()))
-        self._deal = Deal(self.terminal, slot, b"".join(both), backup)
+        ]
+        backup = masks.hidden(masks.to_bytes(p), b"".join(seeds.values()))
+        self._deal = Deal(self.terminal, slot, b"".join(shares), backup)
         return self._deal
 
     def _pad(self, secret: bytes, slot: int, dealer: int) -> bytes:
-        """What hides two shares between a pair who were told the same groups."""
-        return masks.derive(secret, "share", slot, dealer, self._told, length=2 * SEED)
+        """Return the pad for two shares, equal for both terminals of a pair only if they were sent the same groups."""
+        return masks.derive(secret, "share", slot, dealer, self._groups_digest, length=2 * SEED)
 
     def mask(self, partners: Partners, content: bytes, own_seat: bytes, words: Words, history: bytes = b"") -> Masked:
-        """Answer with words under masks: once in each slot, and the same again where it is asked again.
+        """Return words under masks: once per slot, and the same words again for the same request.
 
-        ``history`` is all that this terminal was told before; those of its group were told the same.
+        Raise `PeerError` for a request over part of a group, or with unequal work within the group.
+
+        Parameters
+        ----------
+        partners : Partners
+            Terminals with this request, and the shares that neighbours have dealt.
+        content : bytes
+            Digest of the request, equal for all terminals.
+        own_seat : bytes
+            Part of the request that differs between terminals.
+        words : Words
+            Words to hide.
+        history : bytes
+            Digest of all messages that this terminal has received before, equal in its group.
         """
-        after, dealt, sent = self._after(Partners), self._dealt, self._sent
-        content = bound_to(content, self._told)
+        after, secrets, sent = self._states.after(Partners), self._secrets, self._sent
+        content = bound_to(content, self._groups_digest)
         within = bound_to(content, history)
-        asked_for = hashlib.sha256(b"".join([within, own_seat, partners.everyone, partners.seats, words.tobytes()]))
-        if sent is not None and partners.slot == sent.slot and asked_for.digest() == sent.asked_for:
+        request = hashlib.sha256(b"".join([within, own_seat, partners.everyone, partners.seats, words.tobytes()]))
+        if sent is not None and partners.slot == sent.slot and request.digest() == sent.request:
             return sent.answer
+        # 1. refuse a request that could reveal a part of a group
         everyone = from_bits(partners.everyone)
-        asked = [t for t in self._pairs if t in everyone]
-        if dealt is None or partners.slot != dealt.slot or self.terminal not in everyone:
+        near = [t for t in self._pairs if t in everyone]
+        if secrets is None or partners.slot != secrets.slot or self.terminal not in everyone:
             raise PeerError(
                 f"terminal {self.terminal} has dealt for another slot than {partners.slot}, or is not in it"
             )
         self._refuse_parts(everyone)
-        if len(partners.seats) != SEAT * len(asked) or len(partners.shares) != 2 * SEED * len(asked):
+        if len(partners.seats) != SEAT * len(near) or len(partners.shares) != 2 * SEED * len(near):
             raise PeerError(f"an order for terminal {self.terminal} without the seats or shares of its neighbours")
         seats, shares = masks.pieces(partners.seats, SEAT), masks.pieces(partners.shares, 2 * SEED)
-        of_group = [its_seat for t, its_seat in zip(asked, seats, strict=True) if t in self._own]
-        if not worked_alike([own_seat, *of_group]):
+        group_seats = [its_seat for t, its_seat in zip(near, seats, strict=True) if t in self._own_group]
+        if not equal_work([own_seat, *group_seats]):
             raise PeerError(
-                f"terminal {self.terminal} is to work more, or less, than others of its group: what one of them told "
-                "could be subtracted; as many steps, or as many passes, must be asked of all"
+                f"terminal {self.terminal} is to work more, or less, than others of its group: a station could "
+                "subtract their answers; as many steps, or as many passes, must be asked of all"
             )
-        total = words + masks.mask(masks.to_bytes(dealt.hide), len(words))
-        held = {}
-        for t, its_seat, share in zip(asked, seats, shares, strict=True):
-            rests_on = within if t in self._own else content
-            seed = pair_seed(dealt.seeds[t], rests_on, partners.everyone, own_seat, its_seat)
+        # 2. hide the words under the mask of b and the masks of all pairs
+        total = words + masks.mask(masks.to_bytes(secrets.b), len(words))
+        holdings = {}
+        for t, its_seat, share in zip(near, seats, shares, strict=True):
+            pair_content = within if t in self._own_group else content
+            seed = pair_seed(secrets.seeds[t], pair_content, partners.everyone, own_seat, its_seat)
             total = add(total, masks.mask(seed, len(words)), self.terminal < t)
-            of_hide, of_back = masks.from_bytes(masks.under(self._pad(self._pairs[t], dealt.slot, t), share))
-            held[t] = of_hide, of_back
-        answer = Masked(self.terminal, dealt.slot, total)
-        held[self.terminal] = dealt.own
-        self._sent = SentWords(dealt.slot, everyone, held, asked_for.digest(), answer)
-        self._dealt, self.phase, self.group = None, after, self._own
+            b_share, p_share = masks.from_bytes(masks.under(self._pad(self._pairs[t], secrets.slot, t), share))
+            holdings[t] = b_share, p_share
+        answer = Masked(self.terminal, secrets.slot, total)
+        holdings[self.terminal] = secrets.shares
+        self._sent = SentWords(secrets.slot, everyone, holdings, request.digest(), answer)
+        self._secrets, self._states.state, self.group = None, after, self._own_group
         return answer
 
     def open(self, unmask: Unmask) -> Opened:
-        """Give the shares for one set of the slot: asked for the same again, the same; for another, nothing.
+        """Return the shares for a set of terminals, for a single set per slot; the same request gets the same answer.
 
-        Whose words came, and those of its group did not all, is not in the set, and helps the others nevertheless.
+        A terminal whose words arrived may be outside the set, because its group is not complete. It sends its shares
+        all the same.
         """
-        after, sent, arrived = self._after(Unmask), self._sent, from_bits(unmask.arrived)
+        after, sent, arrived = self._states.after(Unmask), self._sent, from_bits(unmask.arrived)
         if sent is None or unmask.slot != sent.slot:
             raise PeerError(f"slot {unmask.slot} is none that terminal {self.terminal} has sent words for")
         self._refuse_parts(arrived)
@@ -342,22 +390,25 @@ class Masker:
             raise PeerError(f"a sum over {len(arrived)} terminals, where {len(sent.everyone)} others were asked")
         if sent.opened not in (None, arrived):
             raise PeerError(f"terminal {self.terminal} has opened slot {sent.slot} for another set")
-        self.phase, self._sent = after, replace(sent, opened=arrived)
+        self._states.state, self._sent = after, replace(sent, opened=arrived)
         shares = {t: pair[0 if t in arrived else 1] for t, pair in sent.shares.items()}
         return Opened(self.terminal, sent.slot, b"".join(masks.to_bytes(shares[t]) for t in sorted(shares)))
 
     def _refuse_used(self, slot: int) -> None:
-        """Pads are used once."""
+        """Refuse a slot that was used: a pad is used once."""
         if self._deal is not None and slot <= self._deal.slot:
             raise PeerError(f"slot {slot} is over: terminal {self.terminal} has dealt for {self._deal.slot}")
 
-    def _checked(self, groups: tuple[Members, ...]) -> Members:
-        """The group that this terminal counts in, of all; any other than before is refused."""
+    def _group_in(self, groups: tuple[Members, ...]) -> Members:
+        """Return this terminal's group; refuse overlapping or small groups, and any other group than before."""
         everyone = [t for group in groups for t in group]
         own = next((group for group in groups if self.terminal in group), frozenset[int]())
-        if not own or min(map(len, groups)) < self.least or len(set(everyone)) < len(everyone):
+        if not own or min(map(len, groups)) < self.smallest or len(set(everyone)) < len(everyone):
             sizes = ", ".join(str(len(group)) for group in groups[:20])
-            raise PeerError(f"groups of {sizes} terminals: terminal {self.terminal} is in one, and {self.least} are")
+            raise PeerError(
+                f"groups of {sizes} terminals: terminal {self.terminal} needs disjoint groups of {self.smallest} or "
+                "more, and must be in one"
+            )
         if self.group not in (None, own):
             names = ", ".join(map(str, sorted(self.group or ())))
             raise PeerError(
@@ -367,54 +418,53 @@ class Masker:
         return own
 
     def _refuse_parts(self, members: Members) -> None:
-        """Refuse a sum over a part of a group, or over those who are in none."""
+        """Refuse a sum over a part of a group, or over terminals without a group."""
         within = [group & members for group in self._groups]
         if any(part and part != group for part, group in zip(within, self._groups, strict=True)):
             raise PeerError(
                 f"a sum over {len(members)} terminals has a part of a group: what the others of it told could be "
                 "subtracted; all of a group must be asked, or none"
             )
-        if sum(map(len, within)) < max(len(members), self.least):
+        if sum(map(len, within)) < max(len(members), self.smallest):
             raise PeerError(
-                f"a sum over {len(members)} terminals: terminal {self.terminal} needs groups of {self.least}"
+                f"a sum over {len(members)} terminals: terminal {self.terminal} needs groups of {self.smallest}"
             )
 
-    def _after(self, event: type[Message]) -> MaskPhase:
-        return follow(f"terminal {self.terminal}, masking,", MASKER, self.phase, event)
+
+def bound_to(content: bytes, context: bytes) -> bytes:
+    """Return the digest that masks depend on: the common request, and the messages received before it."""
+    return hashlib.sha256(hashlib.sha256(content).digest() + context).digest()
 
 
-def _told_by(circle: Circle) -> tuple[bytes, ...]:
-    return (*(key.public for key in circle.keys), circle.groups)
-
-
-def bound_to(content: bytes, told: bytes) -> bytes:
-    """What masks rest on: what all are asked alike, and what they were told before."""
-    return hashlib.sha256(hashlib.sha256(content).digest() + told).digest()
-
-
-def pair_seed(pair: bytes, content: bytes, everyone: bytes, one: bytes, other: bytes) -> bytes:
-    """Seed of the mask of a pair, from all that the two were asked."""
-    digest = hashlib.sha256(content + everyone + min(one, other) + max(one, other)).digest()
+def pair_seed(pair: bytes, content: bytes, everyone: bytes, first: bytes, second: bytes) -> bytes:
+    """Return the seed of the mask of a pair, which depends on the complete requests to both terminals."""
+    digest = hashlib.sha256(content + everyone + min(first, second) + max(first, second)).digest()
     return masks.derive(pair, "mask", digest)
 
 
 def add(total: Words, more: Words, plus: bool) -> Words:
-    """Add or subtract words, round the clock of 2^64."""
+    """Return the sum or the difference of words, modulo 2^64."""
     return total + more if plus else total - more
 
 
 @lru_cache(maxsize=8)
-def _ring(told: bytes) -> tuple[tuple[int, ...], int]:
-    """Terminals in an order that groups decide, those of a group beside each other, and how far neighbours reach."""
-    groups, salt = from_groups(told), hashlib.sha256(told).digest()
+def _ring(packed: bytes) -> tuple[tuple[int, ...], int]:
+    """Return the terminals on a ring, and the reach of neighbours.
+
+    The groups determine the order. Members of a group are next to each other.
+    """
+    groups, salt = from_groups(packed), hashlib.sha256(packed).digest()
     order = sorted(groups, key=lambda group: hashlib.sha256(salt + to_groups([group])).digest())
     ring = tuple(t for group in order for t in sorted(group))
     return ring, mask_reach(max(map(len, groups), default=0))
 
 
-def neighbours(told: bytes, terminal: int) -> tuple[int, ...]:
-    """With whom a terminal has masks and shares: all others, or the next to both sides on a ring; from groups alone."""
-    ring, reach = _ring(told)
+def neighbours(packed: bytes, terminal: int) -> tuple[int, ...]:
+    """Return the terminals with which a terminal shares masks and secrets.
+
+    They are all other terminals, or the nearest on both sides of a ring, and depend only on the groups.
+    """
+    ring, reach = _ring(packed)
     n, place = len(ring), ring.index(terminal)
     if n <= 2 * reach + 1:
         return tuple(sorted(t for t in ring if t != terminal))

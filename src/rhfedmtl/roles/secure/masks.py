@@ -1,7 +1,8 @@
-"""Masks: words that look random one by one and cancel in a sum, and secrets that only many shares give back.
+"""Masks that look random and cancel in a sum, and secrets that can be split into shares.
 
-Pure functions on bytes and words. X25519 agrees on the secret of a pair, HKDF makes seeds from secrets, ChaCha20 makes
-masks from seeds; secrets are shared over the prime field of 2^127 − 1 (Shamir 1979).
+Pure functions on bytes and words, used by both sides of a masked sum. X25519 agrees on the secret of a pair, HKDF
+derives seeds from secrets, and ChaCha20 makes masks from seeds. Secrets are shared over the prime field of 2^127 − 1
+(Shamir 1979).
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ Words = npt.NDArray[np.uint64]
 
 PRIME = 2**127 - 1
 SEED = 16
-"""Bytes of a seed, and of a share of one."""
+"""Bytes of a seed, and of a share of a seed."""
 PUBLIC = 32
 """Bytes of a public key."""
 _LARGEST = 2.0**62
 
 
 def agree(private: X25519PrivateKey, public: bytes) -> bytes:
-    """The secret that two who know each other's public keys have in common, extracted as HKDF does (RFC 5869)."""
+    """Return the common secret of two terminals that know each other's public keys, extracted with HKDF (RFC 5869)."""
     try:
         return hmac.digest(bytes(32), private.exchange(X25519PublicKey.from_public_bytes(public)), "sha256")
     except (ValueError, InvalidKey) as error:
@@ -41,23 +42,23 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def derive(secret: bytes, *labels: Any, length: int = SEED) -> bytes:
-    """A seed for one purpose, which tells nothing of the secret nor of seeds for others: a block of HKDF's."""
+    """Return the seed for a purpose: a block of HKDF. It reveals nothing about the secret or about other seeds."""
     info = b"\0".join(label if isinstance(label, bytes) else str(label).encode() for label in labels)
     return hmac.digest(secret, info + b"\1", "sha256")[:length]
 
 
 def mask(seed: bytes, length: int) -> Words:
-    """As many words as asked for, which nobody without the seed can tell from random ones."""
+    """Return a mask of this many words; without the seed it cannot be told from random words."""
     return np.frombuffer(_pad(seed, 8 * length), dtype="<u8").astype(np.uint64)
 
 
 def hidden(seed: bytes, text: bytes) -> bytes:
-    """A text under a pad that is used once; twice, it is the text again."""
+    """Return a text under the pad of a seed that is used once; a second call with the result returns the text."""
     return under(_pad(seed, len(text)), text)
 
 
 def under(pad: bytes, text: bytes) -> bytes:
-    """A text under a pad of its length, or the text again."""
+    """Return a text under a pad of the same length; a second call with the result returns the text."""
     both = int.from_bytes(text, "little") ^ int.from_bytes(pad, "little")
     return both.to_bytes(len(text), "little")
 
@@ -68,17 +69,17 @@ def _pad(seed: bytes, length: int) -> bytes:
 
 
 def pieces(data: bytes, size: int) -> list[bytes]:
-    """One after the other, so many bytes each."""
+    """Return consecutive pieces of ``size`` bytes."""
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
 def new_secret() -> int:
-    """A number that can be shared."""
+    """Return a random number that `split` can share."""
     return secrets.randbelow(PRIME)
 
 
 def split(secret: int, holders: Iterable[int], threshold: int) -> dict[int, int]:
-    """Shares of a secret, one for each holder: any ``threshold`` give it back, fewer tell nothing."""
+    """Return shares of a secret, by holder: any ``threshold`` of them restore it, fewer reveal nothing."""
     line = [*(secrets.randbelow(PRIME) for _ in range(threshold - 1)), secret]
     shares = {}
     for holder in holders:
@@ -90,36 +91,36 @@ def split(secret: int, holders: Iterable[int], threshold: int) -> dict[int, int]
 
 
 def joined(shares: Mapping[int, int]) -> int:
-    """The secret of which these are shares, exactly as many as it takes: the polynomial through them, at 0."""
+    """Return the secret from exactly ``threshold`` shares: the polynomial through them, at 0."""
     weights = _at_zero(tuple(shares))
     return sum(share * weight for share, weight in zip(shares.values(), weights, strict=True)) % PRIME
 
 
 @lru_cache(maxsize=256)
 def _at_zero(holders: tuple[int, ...]) -> list[int]:
-    """What the share of each of these counts at 0; one inverse gives all (Montgomery 1987)."""
-    every = math.prod(t + 1 for t in holders)
+    """Return the weight of each holder's share at 0, with a single modular inverse (Montgomery 1987)."""
+    product_of_all = math.prod(t + 1 for t in holders)
     below = [math.prod(j - i for j in holders if j != i) * (i + 1) for i in holders]
-    products = list(accumulate(below, lambda product, each: product * each % PRIME, initial=1))
+    products = list(accumulate(below, lambda product, factor: product * factor % PRIME, initial=1))
     inverse, weights = pow(products[-1], -1, PRIME), []
-    for each, before in zip(reversed(below), reversed(products[:-1]), strict=True):
-        weights.append(every * before * inverse % PRIME)
-        inverse = inverse * each % PRIME
+    for factor, before in zip(reversed(below), reversed(products[:-1]), strict=True):
+        weights.append(product_of_all * before * inverse % PRIME)
+        inverse = inverse * factor % PRIME
     return weights[::-1]
 
 
 def to_bytes(number: int) -> bytes:
-    """A share, or a secret as a seed."""
+    """Return the bytes of a share, or of a secret as a seed."""
     return number.to_bytes(SEED, "little")
 
 
 def from_bytes(shares: bytes) -> list[int]:
-    """Shares that stand one after the other."""
+    """Return consecutive shares as numbers."""
     return [int.from_bytes(share, "little") for share in pieces(shares, SEED)]
 
 
 def to_words(values: npt.NDArray[np.float64], step: float) -> Words:
-    """Multiples of a step as words; what is too large to be added up is refused."""
+    """Return multiples of a step as words; raise `DataError` for numbers too large to add up."""
     multiples = np.rint(np.ravel(values) / step)
     if not (np.abs(multiples) < _LARGEST).all():
         raise DataError(f"numbers up to {np.abs(values).max():.3g} cannot be added up in steps of {step:g}: scale them")
@@ -127,5 +128,5 @@ def to_words(values: npt.NDArray[np.float64], step: float) -> Words:
 
 
 def to_numbers(words: Words, step: float) -> npt.NDArray[np.float64]:
-    """The numbers that words stand for."""
+    """Return the numbers that words stand for."""
     return words.view(np.int64).astype(np.float64) * step
