@@ -111,10 +111,10 @@ class Rounding(Channel):
 
     def send(self, delta: FloatArray, residual: FloatArray | None) -> Sent:
         """Return the rounded sum of update and residual, with the new residual."""
-        wanted = delta if residual is None else delta + residual
+        values = delta if residual is None else delta + residual
         with np.errstate(over="ignore", invalid="ignore"):  # the station refuses infinite numbers
-            sent = self.rounded(wanted)
-            return Sent(sent, np.ones(len(delta)), wanted - sent)
+            sent = self.rounded(values)
+            return Sent(sent, np.ones(len(delta)), values - sent)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,15 @@ Each sum uses a slot s:
    from all others, and p opens a backup of the seeds of its pairs. Shares for the next slot go with the words of this
    slot, so no message waits for them.
 3. An order goes down with the list of terminals that have an order, and with the shares (`Partners`). Words come up
-   (`Masked`) under the mask of b and the mask of each pair: the first terminal of a pair adds it, the second subtracts it.
+   (`Masked`) under the mask of b and the mask of each pair: the first terminal of the pair adds it, and the second
+   subtracts it.
 4. The station names the terminals whose words it has (`Unmask`). Every terminal answers once (`Opened`). For each
    neighbour it sends the share of b if the neighbour's words arrived, and the share of p otherwise. This reveals the
    sum, and nothing else.
 
 Terminals count in groups of ``smallest`` or more: all members of a group, or no member. A terminal stays in the same
-group for ever. So for any sets that a station requests, all sums together reveal only sums over groups (So et al. 2023).
+group for ever. So for any sets that a station requests, all sums together reveal only sums over groups
+(So et al. 2023).
 Masks and shares depend on the groups that the terminals were sent. Masks also depend on the requests to both terminals
 of a pair. If any of these differ between terminals, masks do not cancel, and shares restore nothing.
 """
@@ -358,8 +360,8 @@ class Masker:
         group_seats = [its_seat for t, its_seat in zip(near, seats, strict=True) if t in self._own_group]
         if not equal_work([own_seat, *group_seats]):
             raise PeerError(
-                f"terminal {self.terminal} is to work more, or less, than others of its group: a station could "
-                "subtract their answers; as many steps, or as many passes, must be asked of all"
+                f"terminal {self.terminal} is to work more, or less, than others of its group: the answer of a "
+                "member could be subtracted; request as many steps, or as many passes, of all members"
             )
         # 2. hide the words under the mask of b and the masks of all pairs
         total = words + masks.mask(masks.to_bytes(secrets.b), len(words))
@@ -412,8 +414,8 @@ class Masker:
         if self.group not in (None, own):
             names = ", ".join(map(str, sorted(self.group or ())))
             raise PeerError(
-                f"terminal {self.terminal} counts together with terminals {names}, and was told of others: what these "
-                "told could be subtracted"
+                f"terminal {self.terminal} counts together with terminals {names}, and received another group: the "
+                "answer of a member could be subtracted"
             )
         return own
 
@@ -422,8 +424,8 @@ class Masker:
         within = [group & members for group in self._groups]
         if any(part and part != group for part, group in zip(within, self._groups, strict=True)):
             raise PeerError(
-                f"a sum over {len(members)} terminals has a part of a group: what the others of it told could be "
-                "subtracted; all of a group must be asked, or none"
+                f"a sum over {len(members)} terminals has a part of a group: the answers of its other members "
+                "could be subtracted; request the sum of all members of a group, or of no member"
             )
         if sum(map(len, within)) < max(len(members), self.smallest):
             raise PeerError(
