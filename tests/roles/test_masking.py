@@ -528,7 +528,7 @@ def test_rule_5_a_station_cannot_play_terminals() -> None:
         with pytest.raises(PeerError, match="others follow from the groups"):
             honest.deal(Circle(1, keys, three))
     for groups in ([{0, 1}, {2, 3}], [{1, 2, 3}], [{0, 1, 2}, {2, 3, 4}], []):
-        with pytest.raises(PeerError, match="terminal 0 is in one, and 3 are"):
+        with pytest.raises(PeerError, match="terminal 0 needs disjoint groups of 3 or more"):
             honest.deal(Circle(1, (first, second), to_groups(map(frozenset, groups))))
     assert len(honest.deal(Circle(1, (first, second), three)).shares) == 64
 
