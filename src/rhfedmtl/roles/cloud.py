@@ -6,7 +6,7 @@ updates of terminals.
 Theory of operation
 -------------------
 The cloud keeps for every task b the last reported v_b = (1/n_b) Σ X_tᵀα_t, the sample count n_b, and the model w_b that
-follows from v_b and the anchor. One server iteration is:
+follows from v_b and the anchor. A server iteration is:
 
 1. `Cloud.assign`: the relationship may learn from the models. Then each station gets an anchor (c_b, λ_b): the optimum
    of the joint objective in the other tasks, as seen by task b. In a quasi-Newton search the anchor asks for the
@@ -14,7 +14,7 @@ follows from v_b and the anchor. One server iteration is:
 2. `Cloud.receive`: take the stations' reports. Late and repeated reports change nothing.
 3. `Cloud.candidates`: choose models, and combinations of them, that terminals evaluate.
 4. `Cloud.certify`: the lowest objective among them is the primal value P. The sums of dual terms give lower bounds; the
-   cloud mixes them with earlier ones into the best dual value D. The gap P − D bounds the distance to the optimum.
+   cloud mixes them with earlier bounds into the best dual value D. The gap P − D bounds the distance to the optimum.
 
 `Cloud.closing` and `Cloud.close` tighten the bound at the end of a run, with the gradient at the returned models.
 
@@ -116,7 +116,7 @@ class Cloud(CloudStates):
         self.steers = steers
         self.n_tasks = n_tasks
         self.tasks: Indices = np.arange(n_tasks)  # tasks of the problem; the arrays below have their rows in this order
-        self._frozen: Models = np.zeros((n_tasks, *shape))  # models of the tasks that were left out
+        self._frozen: Models = np.zeros((n_tasks, *shape))  # models of tasks outside the problem
         self.cloud_round = 0
         self.V: Models = np.zeros((n_tasks, *shape))
         self.W: Models = np.zeros((n_tasks, *shape))
@@ -130,11 +130,11 @@ class Cloud(CloudStates):
         self._best: BestPoint | None = None
         self._best_start = np.inf  # lowest objective of a point that the next server iteration could start from
         self._newton: QuasiNewton | None = None
-        self._extra_coupling = None if steers else 0.0  # None until the first certificate decides
-        self._start: Models | None = None  # models from which the next anchors are computed; None: the stations' models
+        self._extra_coupling = None if steers else 0.0  # decided by the first certificate
+        self._start: Models | None = None  # models for the next anchors; by default the stations' models
         self._center: Models | None = None  # or models at which the next anchors let the stations start
         self._last_primal = np.inf  # objective of the stations' models in the last certificate
-        self._certified: Anchors | None = None  # anchors that the current points were made for
+        self._certified: Anchors | None = None  # anchors of the current points
         self._points = Points(np.zeros((2, n_tasks, *shape)), np.empty((0, 2)))  # points of the last certificate
 
     def assign(self, solver: Solver = ASCENT) -> list[Anchor]:
@@ -168,7 +168,7 @@ class Cloud(CloudStates):
         )
 
     def _ascent_anchors(self) -> Anchors:
-        """Return the next anchors of dual ascent, rounded as they are sent."""
+        """Return the next anchors of dual ascent, with the rounding of the channel."""
         anchors = self._coupling().anchors(self.W if self._start is None else self._start, self.V, self._n)
         last = np.zeros_like(self.W) if self.anchors is None else self.anchors.center
         return anchors._replace(center=self.channel.models(anchors.center, last))
@@ -188,7 +188,7 @@ class Cloud(CloudStates):
     def receive(self, report: Report) -> bool:
         """Take a station's v_b.
 
-        Return False, and change nothing, if the report is old, overtaken, or of a task that was left out.
+        Return False, and change nothing, if the report is old, overtaken, or of a task outside the problem.
         """
         self._check(Report)
         if self.anchors is None or report.cloud_round != self.cloud_round:
@@ -228,7 +228,7 @@ class Cloud(CloudStates):
         self.forget_bound()
 
     def _all_tasks(self, models: Models) -> Models:
-        """Return models of every task from the models of the problem; a task that was left out keeps its model."""
+        """Return models of every task from the models of the problem; a task outside the problem keeps its model."""
         if len(self.tasks) == self.n_tasks:
             return models
         filled = self._frozen.copy()
@@ -280,7 +280,7 @@ class Cloud(CloudStates):
         return self._remember(Points(models, np.array([*combinations, (0.0, 0.0)])))
 
     def certify(self, sums: Sequence[StationSums | None]) -> Certificate | None:
-        """Return a certificate for the best models so far; None while a station's sums are missing or outdated."""
+        """Return a certificate for the best models so far, unless a station's sums are missing or outdated."""
         self._check(StationSums)
         assert self._certified is not None, "points come before sums"
         complete = self._complete(sums)
@@ -294,7 +294,7 @@ class Cloud(CloudStates):
         absent = tuple(t for s in complete for t in s.absent)
         best = best_point(self._best, points, losses, worst, primals, self._n, self.relationship, number, absent)
         self._best = best
-        # 2. dual: mix this round's bound with earlier ones.
+        # 2. dual: mix this round's bound with earlier bounds.
         plain, residuals = dual_sums(duals), self._residuals(complete, points)
         scaled = objective.scaled_dual(duals, self._n, self.V, self.relationship, residuals)
         joint = objective.joint_dual(plain, self._n, self.V, self.relationship, residuals)
@@ -337,9 +337,9 @@ class Cloud(CloudStates):
         return replace(certificate, suspects=tuple(self.tasks[blamed].tolist()))
 
     def closing(self) -> Points | None:
-        """Return the models to return, for one last request at the end of a run: the gradient of their losses.
+        """Return the models to return, for the last request of a run: the gradient of their losses.
 
-        The gradient gives another dual. Return None if there are no models for the current problem.
+        The gradient gives another dual. There may be no models for the current problem.
         """
         if self._best is None:
             return None
@@ -359,7 +359,7 @@ class Cloud(CloudStates):
         return self._with_suspects(replace(certificate, dual=self._bound), [dual, mixed, self._dual])
 
     def _complete(self, sums: Sequence[StationSums | None]) -> list[StationSums] | None:
-        """Return the sums of all tasks in order; None while those of a station are missing or outdated."""
+        """Return the sums of all tasks in order, unless a station's sums are missing or outdated."""
         by_task = {s.task: s for s in sums if s is not None and (s.round, s.membership) == self._as_of[s.task]}
         tasks = self.tasks.tolist()
         return [by_task[b] for b in tasks] if by_task.keys() >= set(tasks) else None
@@ -370,7 +370,7 @@ class Cloud(CloudStates):
         return max(self._best_dual, self._closed, self._dual.bound(self.relationship))
 
     def _residuals(self, sums: Sequence[StationSums], points: Points) -> ResidualBounds | None:
-        """Return the terminals' residuals per sample, as V is; None if updates are not rounded."""
+        """Return the terminals' residuals per sample, like V, if updates are rounded."""
         residuals = [s.residual for s in sums if s.residual is not None]
         if not residuals:
             return None
