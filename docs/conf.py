@@ -24,7 +24,10 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # brings the script along: pages are whole without a network
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
 ]
+copybutton_prompt_text = "$ "  # the button copies the commands of a console, without prompts and output
+copybutton_line_continuation_character = "\\"
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"
@@ -52,7 +55,8 @@ html_baseurl = f"{SITE}/{version}/" if SITE else ""
 html_context = {"versions_url": f"{SITE}/versions.json" if SITE else ""}
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": False, "ignore-module-all": True}
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 napoleon_google_docstring = False
 
 _SOURCES = Path(__file__).resolve().parent.parent / "src" / "rhfedmtl"

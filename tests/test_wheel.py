@@ -106,3 +106,14 @@ def test_every_command_works(installed: Path, tmp_path: Path) -> None:
     assert "rhfedmtl[gpu]" in call(installed, "train", "--engine", "gpu", cwd=tmp_path, status=2)
     for words in (["network", "init", "net"], ["network", "up", "net", "--local"], ["status", "net"]):
         assert "rhfedmtl[deploy]" in call(installed, *words, cwd=tmp_path, status=2)
+
+
+def test_the_first_command_of_the_readme_works(installed: Path, tmp_path: Path) -> None:
+    """It fetches its data, and prints the table of the README."""
+    block = re.search(r"```console\n\$ rhfedmtl (.*?[^\\])\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    words = block[1].replace("\\\n", " ").split()
+    shown = call(installed, *words, cwd=tmp_path)
+    assert "balanced accuracy" in shown
+    for method in words[words.index("--algorithms") + 1].split(","):
+        assert f"│ {method} " in shown
