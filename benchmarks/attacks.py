@@ -422,7 +422,7 @@ def of_training(
         return update
 
     method = Options.of(loss=loss, lambda1=weight, lambda2=weight, merge=merge).method("classification")
-    run = Settings(certify_every=MOST_COUNT, max_rounds=updates, execution=Execution("linked"))
+    run = Settings(certify_every=MOST_COUNT, max_rounds=updates, execution=Execution("message-passing"))
     with mock.patch.object(Terminal, "work", watched):
         train(made, method, Fixed(steps or int(made.sizes.max()), 1), run, ledger=Ledger({}))
     return np.array(reports), rows[0]

@@ -77,6 +77,7 @@ ACTS: dict[str, tuple[str, ...]] = {
     "policies/base.py MOST_CERTIFYING": ("bytes",),
     "policies/base.py REMEMBERED": ("open",),
     "policies/measured/allocation.py _SLACK": ("cloud",),
+    "policies/measured/allocation.py MOST_TABLE_PASSES": ("speeds",),
     "policies/measured/allocation.py _LEVELS": ("speeds",),
     "policies/measured/allocation.py _MOST_LOOPED": ("cloud",),
     "policies/measured/policy.py MOST_PASSES": ("free",),

@@ -46,7 +46,7 @@ from rhfedmtl.data.federation import Federation, one_terminal_per_task
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.tuning import tuned
-from rhfedmtl.selection.weights import settled
+from rhfedmtl.selection.weights import choose_settings
 from rhfedmtl.training.config import RunConfig
 
 FIRST_NUMBER, FIRST_SEED = 310_000, 9_000
@@ -164,7 +164,7 @@ def _chosen(**more: Any) -> Callable[..., dict[str, float]]:
     def learn(setup: Problem, federation: Federation, cell: dict[str, Any]) -> dict[str, float]:
         given = {} if more else {"lambda1": setup.lambda1}
         options = {name: value for name, value in more.items() if value is not None}
-        chosen = settled(_config(setup, federation, cell, **given, **options), federation, how=ONE)
+        chosen = choose_settings(_config(setup, federation, cell, **given, **options), federation, execution=ONE)
         return _run(setup, federation, chosen.config, before=chosen.before)
 
     return learn

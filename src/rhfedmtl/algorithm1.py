@@ -62,7 +62,7 @@ class Costs(NamedTuple):
     budget: Sequence[float]
 
 
-class Round(NamedTuple):
+class BSIteration(NamedTuple):
     """State after a BS iteration."""
 
     server_iteration: int
@@ -78,7 +78,7 @@ class Learned(NamedTuple):
 
     W: Array
     alpha: list[list[Array]]
-    rounds: list[Round]
+    rounds: list[BSIteration]
 
 
 # ------------------------------------------------------------------------------------- terminal: the local subproblem
@@ -89,8 +89,8 @@ def local_sdca(t: Terminal, alpha: Array, w: Array, visited: Sequence[int], lam_
     change, w_local = np.zeros_like(alpha), w.copy()  # P1, Initialize
     for i in visited:  # P1:10 and 11: choose i uniformly at random
         x, y = t.X[i], t.y[i]
-        # P1:12, eq. 8: the best change of a dual variable. With beta = y alpha in [0, 1], -L*(-alpha) is
-        # beta - gamma beta^2 / 2, and the maximum has a closed form.
+        # P1:12, eq. 8 (for another loss change this step and duality_gap): the best change of a dual variable. With
+        # beta = y alpha in [0, 1], -L*(-alpha) is beta - gamma beta^2 / 2, and the maximum has a closed form.
         # Departs: eq. 8 mixes w_b and A alpha_b. This is D_b of eq. 7 as a function of a single alpha_i.
         beta = y * (alpha[i] + change[i])
         best = np.clip(beta + (1.0 - y * (x @ w_local) - gamma * beta) / (x @ x / lam_n + gamma), 0.0, 1.0)
@@ -105,7 +105,7 @@ def local_sdca(t: Terminal, alpha: Array, w: Array, visited: Sequence[int], lam_
 
 
 def merge(station: Sequence[Terminal], alpha: list[Array], changes: list[Array]) -> Array:
-    """Average the updates; terminals scale theirs likewise. Returns v_b = A_b alpha_b = 1/n_b sum_i alpha_i x_i."""
+    """Add each change, divided by N_b, to alpha. Returns v_b = A_b alpha_b = 1/n_b sum_i alpha_i x_i."""
     # Departs: the printed procedure leaves alpha at the full change. Then v_b = A_b alpha_b is wrong.
     for own, change in zip(alpha, changes, strict=True):
         own += change / len(station)  # noqa: PLW2901  (changes the terminal's array)
@@ -171,7 +171,7 @@ def choose_local_steps(
     sizes = [[len(t.y) for t in station] for station in problem.stations]
     N, terminals, largest = len(sizes), sum(len(station) for station in sizes), max(max(station) for station in sizes)
     h = np.arange(1, largest + 2)
-    K, M = rounds_needed(problem, h, bound), 2 if bound == "drawn" else 1
+    K, M = rounds_needed(problem, h, bound), 2 if bound == "drawn" else 1  # M server iterations
     # f(h), eq. 25: the cost of M K rounds as a share of the budget; the scarcest resource counts.
     # Departs: the printed f lacks the factors N and M that eq. 25 has.
     shares = [
@@ -218,7 +218,7 @@ def rhfedmtl(
 
     alpha = [[np.zeros(len(t.y)) for t in station] for station in stations]  # Initialize
     W = np.zeros((len(stations), stations[0][0].X.shape[1]))
-    V, rounds = np.zeros_like(W), list[Round]()
+    V, rounds = np.zeros_like(W), list[BSIteration]()
     chosen, K_bound = choose_local_steps(problem, costs, bound)
     # Departs: in A1:8 every terminal chooses H again in every BS iteration. Its inputs never change,
     # so H is chosen once and sent to the terminals.
@@ -256,7 +256,7 @@ def rhfedmtl(
                 V[b] = merge(station, alpha[b], changes)
                 W[b] = model(V[b], r, problem)  # A1:9
             spent = [(len(rounds) + 1) * p for p in price]
-            rounds.append(Round(server_iteration, K, steps, spent, *duality_gap(problem, alpha, W)))
+            rounds.append(BSIteration(server_iteration, K, steps, spent, *duality_gap(problem, alpha, W)))
     return Learned(W, alpha, rounds)  # Output
 
 

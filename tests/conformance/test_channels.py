@@ -92,7 +92,7 @@ def learn(algorithm: str, channel: str, engine: str) -> Result:
 )
 def test_runs_through_a_channel_agree_to_the_bit(algorithm: str, name: str) -> None:
     """Models, metrics and the bill of methods by coordinate and by gradient steps."""
-    same(learn(algorithm, name, "inprocess"), learn(algorithm, name, "linked"))
+    same(learn(algorithm, name, "inprocess"), learn(algorithm, name, "message-passing"))
 
 
 @pytest.mark.parametrize("name", CHANGING)

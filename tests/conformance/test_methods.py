@@ -36,7 +36,7 @@ def learn(
 @pytest.mark.parametrize(("name", "weather"), in_turn(ALGORITHMS, FAULTS))
 def test_engines_give_the_same_numbers_and_the_same_bill(name: str, weather: str) -> None:
     """Batched, message by message and in shards; what comes out is finite, for every task, and within every budget."""
-    assert {"inprocess", "linked", "sharded"} <= set(LOCAL) == set(runs.local_engines())
+    assert {"inprocess", "message-passing", "sharded"} <= set(LOCAL) == set(runs.local_engines())
     runs.within_budget(runs.agreed(Case(name), weather))
 
 

@@ -21,7 +21,7 @@ from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.roles.messages import Anchor
 
-ENGINES = {"inprocess": InProcess, "linked": MessagePassing, "sharded": sharded}
+ENGINES = {"inprocess": InProcess, "message-passing": MessagePassing, "sharded": sharded}
 
 
 def data_of(loss: str) -> Federation:

@@ -47,7 +47,7 @@ def lying(patch: pytest.MonkeyPatch, lie: str) -> None:
 def learned(
     method: DualMethod, lie: str = "", without: bool = False, federation: Federation | None = None, **more: Any
 ) -> Any:
-    """Metric of every task after some rounds of the linked engine, and its stations."""
+    """Metric of every task after some rounds of the message-passing engine, and its stations."""
     federation = federation or nets.small(3, 4, 240)
     made: list[MessagePassing] = []
 
@@ -62,7 +62,7 @@ def learned(
         patch.setattr("rhfedmtl.engines.message_passing.MessagePassing", Watched)
         if lie:
             lying(patch, lie)
-        settings = Settings(execution=replace(Settings().execution, engine="linked"), max_rounds=20, **more)
+        settings = Settings(execution=replace(Settings().execution, engine="message-passing"), max_rounds=20, **more)
         run = Run(federation, method, settings, Ledger({}))
         result = run.result(run.learn(POLICIES["fixed"](local_steps=30)))
     return result.metrics.get("accuracy"), made[0].stations

@@ -245,7 +245,7 @@ def test_a_byte_budget_counts_what_sockets_see(
     if precision != "float32" and alike:
         options = Options.of(merge=merge, channel="int8" if precision == "int8" else "identity", **alike)
         config = RunConfig(options=options, budget=(f"bytes={budget}",), certify_every=1)
-        for engine in ("inprocess", "linked"):
+        for engine in ("inprocess", "message-passing"):
             alone = config.run(federation, execution=Execution(engine))
             measured = Ledger.load(tmp_path / "out" / "ledger.json")
             assert _first_rounds(measured, 5) == pytest.approx(_first_rounds(alone.ledger, 6), rel=within)

@@ -78,7 +78,7 @@ def learn(
     """Some rounds of a network that is checked."""
     monkeypatch.setattr("rhfedmtl.engines.message_passing.MessagePassing", Checked)
     Checked.checks = 0
-    settings = Settings(execution=replace(Settings().execution, engine="linked"), max_rounds=12, **more)
+    settings = Settings(execution=replace(Settings().execution, engine="message-passing"), max_rounds=12, **more)
     run = Run(federation, method, settings, Ledger({}))
     run.result(run.learn(POLICIES[policy]() if policy else POLICIES["fixed"](local_steps=local_steps)))
     assert Checked.checks > 12

@@ -188,7 +188,7 @@ def test_a_run_that_is_too_short_or_small_keeps_its_weights(budget: float, given
 def test_an_engine_that_keeps_no_state_takes_the_usual_weight() -> None:
     """Its first rounds cannot be carried on."""
     asked = RunConfig("rhfedmtl", REQUEST, budget=("energy=20000",))
-    assert choose_settings(asked, REQUEST.federation(0), execution=Execution("linked")).config == asked
+    assert choose_settings(asked, REQUEST.federation(0), execution=Execution("message-passing")).config == asked
 
 
 def test_a_run_whose_weights_were_chosen_can_be_interrupted(tmp_path: Path) -> None:

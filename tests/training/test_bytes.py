@@ -64,7 +64,7 @@ def certificates(result: Result) -> list[int]:
     return [event.round for event in result.events if event.round and not event.merges]
 
 
-@pytest.mark.parametrize("engine", ["inprocess", "linked"])
+@pytest.mark.parametrize("engine", ["inprocess", "message-passing"])
 def test_every_certificate_is_charged(engine: str) -> None:
     """With bytes that cost and are not limited, in every round, and its gradient; not where evaluation is free."""
     result, free = (learn(engine=engine, free_evaluation=each) for each in (False, True))

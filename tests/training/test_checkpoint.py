@@ -114,8 +114,8 @@ def test_a_run_is_put_away_while_it_goes_on(tmp_path: Path) -> None:
 
 def test_an_engine_without_checkpoints_says_so(tmp_path: Path) -> None:
     """Messages under way between roles are in no checkpoint."""
-    with pytest.raises(ConfigError, match="'linked' keeps no checkpoints"):
-        learn("rhfedmtl", engine="linked", keep=Keeper(tmp_path / "checkpoint", seconds=0.0))
+    with pytest.raises(ConfigError, match="'message-passing' keeps no checkpoints"):
+        learn("rhfedmtl", engine="message-passing", keep=Keeper(tmp_path / "checkpoint", seconds=0.0))
 
 
 @pytest.mark.parametrize("place", [0, 25, 3000, -1])

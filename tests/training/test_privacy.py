@@ -154,7 +154,7 @@ def test_the_ledger_refuses_another_round() -> None:
 def test_engines_agree_on_private_runs() -> None:
     """Models, certificate and bill, with drop-outs."""
     config = replace(CONFIG, faults="dropout=0.3")
-    batched, linked = (run(config, engine) for engine in ("inprocess", "linked"))
+    batched, linked = (run(config, engine) for engine in ("inprocess", "message-passing"))
     np.testing.assert_array_equal(batched.models, linked.models)
     assert batched.certificate.gap == linked.certificate.gap
     assert batched.ledger == linked.ledger
@@ -237,7 +237,7 @@ def test_what_terminals_would_tell_of_a_table_is_refused(tmp_path: Path, option:
 def test_masked_terminals_bring_the_noise_themselves() -> None:
     """Engines agree to the bit; m terminals bring m parts of it, of which the plan and the certificate know."""
     config = replace(CONFIG, options=Options.of(channel="masked", least_summed=15))
-    first, second = (run(config, engine) for engine in ("inprocess", "linked"))
+    first, second = (run(config, engine) for engine in ("inprocess", "message-passing"))
     np.testing.assert_array_equal(first.models, second.models)
     assert first.certificate.gap == pytest.approx(second.certificate.gap, rel=1e-6)
     assert first.ledger.spent["privacy"] <= Privacy.parse(BOUND).mu ** 2 * (1.0 + 1e-9)

@@ -139,7 +139,7 @@ def test_fast_stations_make_rounds_while_a_slow_one_makes_its_own() -> None:
 @pytest.mark.parametrize("weather", sorted(FAULTS))
 def test_a_run_with_faults_repeats_to_the_bit_and_both_engines_agree(weather: str) -> None:
     """Faults are drawn from their seed: the same run again, and message by message, gives the same models."""
-    results = [_faulty(weather, engine) for engine in ("inprocess", "inprocess", "linked")]
+    results = [_faulty(weather, engine) for engine in ("inprocess", "inprocess", "message-passing")]
     for other in results[1:]:
         np.testing.assert_array_equal(results[0].models, other.models)
         assert results[0].ledger == other.ledger

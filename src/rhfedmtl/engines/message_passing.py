@@ -1,4 +1,4 @@
-"""Engine ``linked``: the roles, message by message, in one process.
+"""Engine ``message-passing``: the roles, message by message, in one process.
 
 It is the plain reference: every other exact engine gives the same numbers. Messages are direct calls, so none is lost.
 """
@@ -200,5 +200,5 @@ class MessagePassing:
 def network(
     federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution
 ) -> MessagePassing:
-    """Return a network of engine ``linked``."""
+    """Return a network of engine ``message-passing``."""
     return MessagePassing(federation, method, seed=seed, present=present)

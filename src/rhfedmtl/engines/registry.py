@@ -35,7 +35,7 @@ ENGINES: Registry[EngineEntry] = Registry(
         "inprocess": EngineEntry(
             "one compiled call a round", "rhfedmtl.engines.inprocess:network", keeps_checkpoints=True
         ),
-        "linked": EngineEntry("message by message", "rhfedmtl.engines.message_passing:network"),
+        "message-passing": EngineEntry("message by message", "rhfedmtl.engines.message_passing:network"),
         "ray": EngineEntry(
             "on a Ray cluster",
             "rhfedmtl.engines.cluster.ray:network",

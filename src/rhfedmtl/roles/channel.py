@@ -3,10 +3,9 @@
 Terminals call `send`, stations call `received`, and batched engines call both for all terminals at once. A channel
 never sees rows or dual variables.
 
-Theory of operation
--------------------
-A channel takes the updates of any number of terminals. So a terminal in a deployment and a million terminals in a
-simulation send the same numbers, to the bit. A channel keeps the relation of U_b to the dual variables (MATHS §11):
+**Theory of operation.** A channel takes the updates of any number of terminals. So a terminal in a deployment and a
+million terminals in a simulation send the same numbers, to the bit. A channel keeps the relation of U_b to the dual
+variables (MATHS §11):
 
 * **Clipping** multiplies Δα_t with a factor. Δα_t stays in its box, and U_b = Σ_t X_tᵀα_t stays exact.
 * **Rounding** leaves a residual on the terminal, and the next update includes it. U_b + Σ_t res_t = Σ_t X_tᵀα_t stays

@@ -1,16 +1,14 @@
 """The cloud couples the tasks through anchors, and certifies the distance of the models from the optimum.
 
-It makes and reads messages; `training` and `deploy.cloud` carry them. It never sees rows, dual variables of rows, or
-updates of terminals.
+The run calls it (`training.run`, also in a real network), and an engine carries its messages. It never sees rows, dual
+variables of rows, or updates of terminals.
 
-Theory of operation
--------------------
-The cloud keeps for every task b the last reported v_b = (1/n_b) Σ X_tᵀα_t, the sample count n_b, and the model w_b that
-follows from v_b and the anchor. A server iteration is:
+**Theory of operation.** The cloud keeps for every task b the last reported v_b = (1/n_b) Σ X_tᵀα_t, the sample count
+n_b, and the model w_b that follows from v_b and the anchor. A server iteration is:
 
-1. `Cloud.assign`: the relationship may learn from the models. Then each station gets an anchor (c_b, λ_b): the optimum
-   of the joint objective in the other tasks, as seen by task b. In a quasi-Newton search the anchor asks for the
-   gradient at the next trial point instead.
+1. `Cloud.assign`: the relationship may learn from the models. Then each station gets an anchor (c_b, λ_b): the
+   joint objective as a function of the model of task b alone, minimised over the other tasks' models. In a quasi-Newton
+   search the anchor asks for the gradient at the next trial point instead.
 2. `Cloud.receive`: take the stations' reports. Late and repeated reports change nothing.
 3. `Cloud.candidates`: choose models, and combinations of them, that terminals evaluate.
 4. `Cloud.certify`: the lowest objective among them is the primal value P. The sums of dual terms give lower bounds; the
@@ -58,7 +56,7 @@ GRADIENT_TOLERANCE = 1e-6
 # Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.00 points, +0.00 ± 0.00 decades;
 # ×2: same digits.
 ROUNDED_TOLERANCE = 0.1
-# The extra coupling of a start is multiplied by this after each server iteration.
+# After each server iteration the extra coupling of a run's start is multiplied by this.
 # Measured: benchmarks/results/constants.md; ×0.5: +0.04 ± 0.20 points, −0.04 ± 0.09 decades;
 # ×2: +0.64 ± 1.13 points, +0.03 ± 0.11 decades.
 PULL_DECAY = 0.7
@@ -130,7 +128,9 @@ class Cloud(CloudStates):
         self._best: BestPoint | None = None
         self._best_start = np.inf  # lowest objective of a point that the next server iteration could start from
         self._newton: QuasiNewton | None = None
-        self._extra_coupling = None if steers else 0.0  # decided by the first certificate
+        self._extra_coupling = (
+            None if steers else 0.0
+        )  # `candidates` sets it at the first certificate, `_choose_start` may set it to 0
         self._start: Models | None = None  # models for the next anchors; by default the stations' models
         self._center: Models | None = None  # or models at which the next anchors let the stations start
         self._last_primal = np.inf  # objective of the stations' models in the last certificate
@@ -409,8 +409,8 @@ class Cloud(CloudStates):
             self.relationship = Safe(self.relationship)
         self._last_primal = float(primals[0])
 
-    def resume(self, reports: Sequence[Report], models: Models | None = None) -> None:
-        """Start from reported v_b, and from these models, or from W = V G.
+    def warm_start(self, reports: Sequence[Report], models: Models | None = None) -> None:
+        """Start from reported v_b, and these models or the joint solution W = V G; checkpoints do not use this.
 
         If V is far from its optimum and the coupling is strong, V G is far worse than the stations' last models.
         """

@@ -3,9 +3,7 @@
 All messages are frozen dataclasses, and each knows its size in bytes. The roles make and read them; an engine or a
 deployment carries them. A message never holds samples or dual variables.
 
-Theory of operation
--------------------
-One server iteration uses these messages:
+**Theory of operation.** One server iteration uses these messages:
 
 1. The cloud sends each station an `Anchor`.
 2. The station sends each terminal a `WorkOrder`; the terminal answers with an `Update`. This repeats K times.

@@ -1,11 +1,10 @@
 """A base station sends work to its terminals, merges their updates, and reports v_b to the cloud.
 
-It makes and reads messages; an engine or a service carries them. It never sees rows or dual variables.
+It makes and reads messages, which engine ``message-passing`` and real networks carry. The default engine,
+``inprocess``, computes the same with arrays: change both. A station never sees rows or dual variables.
 
-Theory of operation
--------------------
-A station keeps U_b = Σ_t X_tᵀα_t, the sum of its terminals' shares u_t. The cloud sends an anchor (c_b, λ_b), and
-w_b = c_b + v_b/λ_b with v_b = U_b/n_b is the model of the orders. A BS iteration is:
+**Theory of operation.** A station keeps U_b = Σ_t X_tᵀα_t, the sum of its terminals' shares u_t. The cloud sends an
+anchor (c_b, λ_b), and w_b = c_b + v_b/λ_b with v_b = U_b/n_b is the model of the orders. A BS iteration is:
 
 1. `BaseStation.open_round`: an order for each terminal that takes part, with the model, the number of local steps, and
    the verdict on the terminal's last update.
@@ -78,11 +77,11 @@ class BaseStation:
     task : int
         Number of the station, which is also its task.
     shape : tuple[int, int]
-        Rows × features of a share.
+        Outputs × features of a share.
     method : Method
         Method of the training.
     shared_rows : int, optional
-        Rows of the model that travel to the cloud; by default all.
+        Outputs of the model that travel to the cloud; by default all.
     seed : int, optional
         Address of the noise in a simulation. Without a seed the noise cannot be repeated.
     """
@@ -424,7 +423,7 @@ class BaseStation:
 
     def _anchored(self) -> Anchor:
         if self.anchor is None:
-            raise ProtocolError(f"station {self.task} has no anchor yet: the cloud speaks first")
+            raise ProtocolError(f"station {self.task} has no anchor yet: call receive_anchor first")
         return self.anchor
 
 

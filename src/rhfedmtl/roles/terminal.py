@@ -2,9 +2,8 @@
 
 It makes and reads messages; an engine or a service carries them. Rows and dual variables never leave it.
 
-Theory of operation
--------------------
-An order carries the model w_b, the number H of local steps, and the verdict on the last update.
+**Theory of operation.** An order carries the model w_b, the number H of local steps, and the verdict on the last
+update.
 
 1. `Terminal.work` first settles the pending update with the verdict: α_t ← α_t + η Δα_t, with η = 0 if the station
    dropped the update.

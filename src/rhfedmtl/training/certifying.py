@@ -79,8 +79,8 @@ class Certifier:
 
     def knows(self, models: Models) -> bool:
         """Return True if every terminal already holds these models, or two models that they lie between."""
-        ordered, probed = self.state.ordered, self.state.probed
-        if ordered is not None and np.array_equal(models, ordered):
+        last_sent, probed = self.state.last_sent, self.state.probed
+        if last_sent is not None and np.array_equal(models, last_sent):
             return True
         if probed is None:
             return False

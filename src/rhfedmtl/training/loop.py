@@ -21,7 +21,8 @@ def learn(run: Run, policy: Policy, watch: Watcher | None, keep: Keeper | None) 
     """Run server iterations until the policy, a budget, a target or the limit on rounds ends them; return the reason.
 
     ``watch`` is called after every BS iteration and ends the run by returning False; ``keep`` writes checkpoints. A run
-    that goes on from a checkpoint may be in the middle of a server iteration.
+    that goes on from a checkpoint may be in the middle of a server iteration. BudgetError is raised if the budget
+    cannot pay even the first round.
     """
     state, accounting, network, environment = run.state, run.accounting, run.network, run.environment
     while True:
@@ -38,7 +39,7 @@ def learn(run: Run, policy: Policy, watch: Watcher | None, keep: Keeper | None) 
             # 2. Begin only if the budget pays this server iteration with its first BS iteration.
             if plan is None or not run.pricing.can_begin(situation, plan):
                 smallest = smallest_steps(situation, getattr(policy, "least_steps", 1))
-                return run.pricing.why_no_more(situation, plan, smallest)
+                return run.pricing.reason_or_error(situation, plan, smallest)
 
             # 3. Broadcast the anchors: the reference r and λ of every station.
             run.broadcast_anchors(situation, plan)
@@ -46,15 +47,15 @@ def learn(run: Run, policy: Policy, watch: Watcher | None, keep: Keeper | None) 
 
         plan, interrupted = state.plan, False
         while not (state.iteration_is_over or interrupted):
-            # 2. Reserve the worst case of the next BS iteration.
+            # 4. Reserve the worst case of the next BS iteration.
             planned, models = run.pricing.next_round(situation, plan)
-            worst = accounting.worst(planned)
-            if state.round >= run.settings.max_rounds or not accounting.ledger.can_afford(worst):
+            worst_case = accounting.worst(planned)
+            if state.round >= run.settings.max_rounds or not accounting.ledger.can_afford(worst_case):
                 break
-            reservation = accounting.reserve(worst)
-            state.round, state.ordered = planned.round, models
+            reservation = accounting.reserve(worst_case)
+            state.round, state.last_sent = planned.round, models
 
-            # 4. Every terminal takes H steps of dual ascent, or sends a gradient. 5. The stations merge the updates.
+            # 5. Every terminal takes H steps of dual ascent, or sends a gradient. The stations merge the updates.
             event, arrives = planned, None
             if environment is not None:
                 event, arrives = environment.start_round(planned, accounting.ledger.cost, network)
@@ -63,21 +64,21 @@ def learn(run: Run, policy: Policy, watch: Watcher | None, keep: Keeper | None) 
             if environment is not None:
                 event = environment.end_round(event)
 
-            # 6. Charge the resources really used, lost work included.
+            # 6. Charge the resources really used, lost work included, and record the round. The certificate reads both.
             accounting.settle(reservation, event)
             run.record_round(event, steps, outcome, plan.solver)
 
-            # 8. Certify, if it is due: duality gap, best models, test metrics.
+            # 7. Certify, if it is due: duality gap, best models, test metrics.
             if run.certification.is_due(situation, plan.solver):
                 run.collect_reports()
                 run.try_to_certify(situation)
 
-            # 9. Show progress, and write a checkpoint if it is time.
+            # 8. Show progress, and write a checkpoint if it is time.
             interrupted = run.interrupted = watch is not None and watch(run.progress(plan)) is False
             if keep is not None and (interrupted or keep.due):
                 keep.keep(run)
 
-        # 7. Couple: the stations report, and the cloud updates r for the next anchors.
+        # 9. Couple: the stations report v_b, from which the cloud computes the next anchors in step 3.
         state.plan = None
         run.collect_reports()
         if interrupted:

@@ -69,7 +69,7 @@ class RoundPricing:
         models = self._cloud.models
         if self.starts_at_certified():
             return models
-        return self._channel.models(models, models if state.ordered is None else state.ordered)
+        return self._channel.models(models, models if state.last_sent is None else state.last_sent)
 
     def can_begin(self, situation: Situation, plan: Plan) -> bool:
         """Return True if the budget can pay the server iteration with its first BS iteration."""
@@ -82,7 +82,7 @@ class RoundPricing:
         unpaid = (situation.certificate_event(),) if self._budget.unpaid else ()
         return self._accounting.worst(situation.cloud_event(), situation.round_event(steps), *unpaid)
 
-    def why_no_more(self, situation: Situation, plan: Plan | None, fewest: int | npt.NDArray[np.int64]) -> str:
+    def reason_or_error(self, situation: Situation, plan: Plan | None, fewest: int | npt.NDArray[np.int64]) -> str:
         """Return why no server iteration follows; raise a BudgetError if the budget cannot pay even the first one.
 
         ``fewest`` is the smallest H that the policy asks for.

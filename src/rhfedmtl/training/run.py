@@ -353,7 +353,7 @@ class Run:
         if not (isinstance(self.network, InProcess) and isinstance(self.cloud, Cloud)):
             raise ConfigError("only a method with duals, in one process, can start from dual variables")
         self.network.restore(alpha)
-        self.cloud.resume(self.network.reports(0), models)
+        self.cloud.warm_start(self.network.reports(0), models)
 
     def reweigh(self, relationship: Relationship) -> None:
         """Go on with a relationship of other weights, and rows that may have come or gone: this is another problem."""
@@ -399,7 +399,7 @@ class Run:
     def _problem_changed(self) -> None:
         """Forget the results of the old problem, and let the stations report to the cloud."""
         self.memo = {}
-        self.state.reported = self.state.ordered = self.state.probed = None
+        self.state.reported = self.state.last_sent = self.state.probed = None
         if self.cloud.cloud_round:
             self.collect_reports()
 

@@ -33,7 +33,7 @@ class RunState:
         Server iteration and round of the last reports to the cloud.
     certificate, metrics
         The latest certificate and test metrics.
-    ordered, probed
+    last_sent, probed
         Models of the last orders, and points of the last certificate: terminals know them.
     noise, released
         Variance of the noise in each station's sum, and the round of the last private certificate.
@@ -50,7 +50,7 @@ class RunState:
     reported: tuple[int, int] | None = None
     certificate: Certificate | None = None
     metrics: Metrics = field(default_factory=dict)
-    ordered: Models | None = None
+    last_sent: Models | None = None
     probed: Points | None = None
     noise: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     released: int = -1

@@ -5,8 +5,8 @@ distributes a round over terminals, and `solver` compares coordinate ascent with
 
 Theory of operation. Suppose that M more server iterations of K rounds follow. Every round gets an equal part of the
 remaining budget, and H is the largest number of steps that this part pays. The policy chooses the (M, K) that leaves
-the smallest predicted suboptimality. So it spends the complete budget, and the last round is not a special case. It
-fits the model and makes the plan before every server iteration.
+the smallest predicted suboptimality. So it spends the complete budget. It fits the
+model and makes the plan before every server iteration.
 
 If terminals differ in speed and time is limited, the policy also compares an allocation by a deadline.
 """
@@ -36,7 +36,8 @@ from rhfedmtl.resources.costs import fits
 
 __all__ = ["Measured", "ProgressModel", "Schedule"]
 
-# Most passes of a round, even if steps are free: after them a terminal's own problem is solved.
+# If all terminals take the same H, a round has at most this many passes over the largest terminal, also if steps are
+# free: after them a terminal's own problem is solved. `allocation` limits H that differs.
 # Measured: benchmarks/results/constants.md; ×0.5: +0.00 ± 0.02 points, +0.01 ± 0.02 decades;
 # ×2: −0.00 ± 0.01 points, +0.00 ± 0.00 decades.
 MOST_PASSES = 20

@@ -3,10 +3,8 @@
 This module holds the messages, the groups, and a terminal's side (`Masker`); `roles.secure.masked_sums` is the
 station's side. There is no I/O here.
 
-Theory of operation
--------------------
-The protocol comes from Bonawitz et al. (2017), on a sparse graph of neighbours for large stations (Bell et al. 2020).
-Each sum uses a slot s:
+**Theory of operation.** The protocol comes from Bonawitz et al. (2017), on a sparse graph of neighbours for large
+stations (Bell et al. 2020). Each sum uses a slot s:
 
 1. Each terminal has a key, signed by an authority that its neighbours trust. The station sends each terminal the keys
    of its neighbours (`Circle`).
