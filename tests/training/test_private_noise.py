@@ -39,7 +39,7 @@ from rhfedmtl.cli.main import app
 from rhfedmtl.engines.inprocess import InProcess
 held = InProcess.round
 def slow(*given):
-    time.sleep(0.1)
+    time.sleep(0.4)
     return held(*given)
 InProcess.round = slow
 app(sys.argv[1:])
