@@ -24,7 +24,7 @@ from rhfedmtl import toml
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.deploy.cloud.config import Learning, Resources, read_cloud
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
-from rhfedmtl.deploy.cloud.measured_run import Careful, MeasuredAccounting
+from rhfedmtl.deploy.cloud.measured_run import LimitedPolicy, MeasuredAccounting
 from rhfedmtl.deploy.cloud.partners import Overhead
 from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
@@ -497,7 +497,7 @@ def situation(prices: str, budget: str) -> Situation:
 def test_no_plan_goes_below_the_least_steps(policy: Any) -> None:
     """Whatever a policy would like, terminals are asked for enough steps to hide their rows."""
     for budget in (30.0, 100.0, 1000.0):
-        plan = Careful(policy, 5).plan(situation("energy=0.1,10", f"energy={budget}"))
+        plan = LimitedPolicy(policy, 5).plan(situation("energy=0.1,10", f"energy={budget}"))
         assert plan is None or plan.local_steps.min() >= 5
 
 
@@ -512,7 +512,7 @@ def test_a_pass_over_its_own_rows_is_the_least_of_every_terminal(policy: Any, pr
         limits = f"energy={budget}" + (" time=500" if "time" in prices else "")
         layout = Placement(np.array([0, 0, 1, 1]), 2)
         found = Situation(SIZES, layout, Ledger(prices.split(), limits.split()), lam=0.1, gamma=1.0)
-        plan = Careful(policy, ONE_PASS).plan(found)
+        plan = LimitedPolicy(policy, ONE_PASS).plan(found)
         if budget < 20.0 + 0.1 * SIZES.sum() and isinstance(policy, Measured):
             assert plan is None
             continue
@@ -552,10 +552,10 @@ def test_every_question_of_a_round_can_be_sent_again(tmp_path: Path) -> None:
 def test_slow_terminals_get_fewer_steps() -> None:
     """With a deadline, a straggler's H is what it can do in time, and the others keep theirs."""
     s = situation("time=step:0.01/0.01/0.1/0.01,adds:elapsed", "time=1000")
-    plan = Careful(Fixed(50), 1, 1.0).plan(s)
+    plan = LimitedPolicy(Fixed(50), 1, 1.0).plan(s)
     assert plan is not None
     assert plan.local_steps.tolist() == [50, 50, 10, 50]
-    alike = Careful(Fixed(50), 1, 1.0, alike=True).plan(s)
+    alike = LimitedPolicy(Fixed(50), 1, 1.0, equal_work=True).plan(s)
     assert alike is not None
     assert alike.local_steps.tolist() == [10, 10, 10, 10]
 
@@ -570,7 +570,7 @@ def slow_third(seconds: float) -> Situation:
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_straggler_that_cannot_do_a_pass_in_time_sits_out(masked: bool) -> None:
     """Ask for a pass at least; under masks all terminals that work take as many whole passes, or steps."""
-    careful = Careful(Fixed(50), ONE_PASS, 1.0, alike=masked)
+    careful = LimitedPolicy(Fixed(50), ONE_PASS, 1.0, equal_work=masked)
     out, slow = careful.plan(slow_third(0.2)), careful.plan(slow_third(0.1))
     assert out is not None
     assert out.local_steps.tolist() == [50, 50, 0, 50]
@@ -581,7 +581,7 @@ def test_a_straggler_that_cannot_do_a_pass_in_time_sits_out(masked: bool) -> Non
 def test_the_deadline_decides_if_no_terminal_could_by_the_prices() -> None:
     """Allow for prices that are first guesses: a network of many rows would never begin."""
     s = replace(slow_third(1.0), ledger=Ledger(["time=step:1,adds:elapsed"], "time=1000"))
-    plan = Careful(Fixed(50), ONE_PASS, 1.0).plan(s)
+    plan = LimitedPolicy(Fixed(50), ONE_PASS, 1.0).plan(s)
     assert plan is not None
     assert plan.local_steps.tolist() == [50, 50, 50, 50]
 

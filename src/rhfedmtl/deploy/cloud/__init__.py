@@ -1,1 +1,1 @@
-"""The process of the cloud: journal, trainings, stations, operators."""
+"""The cloud process: journal, trainings, stations, operators."""

@@ -1,10 +1,14 @@
-"""How a training reaches the stations, and how all that came back is written down.
+"""Journal of a training: it makes a training survive a kill of the cloud, with equal bits.
 
-A training is a function of what the stations answer. Every answer goes into the journal before the training goes on,
-so a cloud that was killed goes through its journal again, comes out where it was, to the bit, and asks anew only the
-one question that was open. Stations answer that one without doing it twice.
+The training thread calls `TrainingJournal` for everything that could differ between two executions: the answers of the
+stations, the set of present nodes, orders and stops of the operator. It never checks the content of an answer.
 
-A journal that has grown too long is replaced by how the training began, and a checkpoint of where it stands.
+Theory of operation. A training is a deterministic function of the journal's entries. The journal writes each answer to
+disk before the training continues. After a kill the cloud runs the training again, and the journal replays the recorded
+entries instead of asking. At most a single request is open at the kill: the journal sends it again, and the stations
+answer it without carrying it out twice.
+
+If the journal grows too long, it keeps the entries of round zero and replaces the rest by a checkpoint.
 """
 
 from __future__ import annotations
@@ -28,16 +32,16 @@ Asker = Callable[[Mapping[int, wire.Request], float], Coroutine[Any, Any, Answer
 
 
 LONGEST = 1 << 26
-"""Bytes of a journal before it is shortened."""
+"""Shorten the journal above this size in bytes."""
 CHECKPOINT = "checkpoint"
 
 
 class ClosingError(RHFedMTLError):
-    """The cloud goes down; the training goes on from the journal when it comes back."""
+    """The cloud shuts down; the training continues from the journal after the next start."""
 
 
 class Checkpoints:
-    """Checkpoints in a folder; only those that the journal names count, others are left-overs."""
+    """Checkpoint files next to the journal; files without an entry in the journal are deleted."""
 
     def __init__(self, folder: Path, names: set[str]) -> None:
         self._folder = folder
@@ -45,32 +49,46 @@ class Checkpoints:
         self.keep_only(names)
 
     def add(self, number: int, write: Callable[[Path], None]) -> str:
-        """Write one more; its name."""
+        """Write a checkpoint, and return its file name."""
         path = self._folder / f"{CHECKPOINT}-{number}"
         write(path)
         self.size = path.stat().st_size
         return path.name
 
     def find(self, name: str) -> Path:
-        """The file of that name."""
+        """Return the path of a checkpoint; raise an error if the file is missing."""
         path = self._folder / name
         if Path(name).name != name or not path.exists():
             raise CorruptError(
-                f"the journal goes on from {path}, which is not there: put back a copy of the folder, or begin anew "
+                f"the journal goes on from {path}, which is not there: put back a copy of the folder, or start over "
                 "with `rhfedmtl network reset`"
             )
         self.size = path.stat().st_size
         return path
 
     def keep_only(self, names: set[str]) -> None:
-        """Remove all others."""
+        """Delete all checkpoints except those with these names."""
         for path in self._folder.glob(f"{CHECKPOINT}-*"):
             if path.name not in names:
                 path.unlink()
 
 
 class TrainingJournal:
-    """Asks the stations for a training that runs in a thread of its own, and keeps the journal."""
+    """Replays the recorded entries first, then asks the stations and records their answers.
+
+    Parameters
+    ----------
+    path : Path
+        The journal file.
+    ask : Asker
+        Coroutine that sends requests to the stations and returns their answers; it runs on ``loop``.
+    loop : asyncio.AbstractEventLoop
+        Event loop of the cloud.
+    fsync : bool
+        Force every entry to disk.
+    longest : int
+        Size in bytes above which `shorten` is due.
+    """
 
     def __init__(
         self, path: Path, ask: Asker, loop: asyncio.AbstractEventLoop, *, fsync: bool, longest: int = LONGEST
@@ -86,23 +104,28 @@ class TrainingJournal:
         self._orders: queue.Queue[str | None] = queue.Queue()
         self._stop = False
         self.closing = False
-        self.caught_up: Callable[[], None] = lambda: None  # called before anything is asked, or made, that is not in it
+        self.caught_up: Callable[[], None] = lambda: None
+        """Called before the first request, or the first fact, that the journal does not have yet."""
 
     @property
     def cut(self) -> int:
-        """Bytes of an entry that was torn when the cloud ended, and was taken off."""
+        """Size of an incomplete last entry that was removed at the start, in bytes."""
         return self._journal.cut
 
     @property
     def replaying(self) -> bool:
-        """Whether the training still goes through what is written down."""
+        """True while the training still repeats recorded entries."""
         return bool(self._past)
 
     def ask(self, kind: str, note: Any, requests: Mapping[int, wire.Request], seconds: float) -> Answers:
-        """Answers of the stations, from the journal where they are in it; a round is announced before it begins."""
+        """Return the answers of the stations, from the journal if it has them.
+
+        ``note`` identifies the request: a replay refuses an entry with another note. Before a round, an entry
+        ``intent`` goes to disk, so the journal knows every round that stations may have started.
+        """
         text = json.dumps(note)
         if kind == "round":
-            self._told("intent", lambda: text, expected=text, force=True)
+            self._replay_or_write("intent", lambda: text, expected=text, force=True)
         if self._past:
             return dict(self._next(kind, text).answers.items())
         answers = self._live(requests, seconds)
@@ -110,25 +133,25 @@ class TrainingJournal:
         return answers
 
     def write_once(self, kind: str, make: Callable[[], Any]) -> Any:
-        """Something that is not the same every time, such as who is there: as the journal has it, or made now."""
+        """Return a fact that varies between executions, such as the present members: recorded, or made now."""
 
-        def made() -> str:
+        def make_text() -> str:
             self.caught_up()
             text = json.dumps(make())
-            if self.closing:  # who waited gave up for that
+            if self.closing:  # `make` may have stopped waiting because of it, so its result does not count
                 raise ClosingError("closing")
             return text
 
-        return json.loads(self._told(kind, made))
+        return json.loads(self._replay_or_write(kind, make_text))
 
     def mark(self, kind: str, text: str) -> str:
-        """Write down that something ended; what the journal says of it, where it is in it already."""
-        return self._told(kind, lambda: text)
+        """Record ``text``; in a replay, return the recorded text instead."""
+        return self._replay_or_write(kind, lambda: text)
 
     # A short journal.
 
-    def begun(self) -> Path | None:
-        """Say that a run stands as its first answers made it; the checkpoint to go on from, where there is one."""
+    def start(self) -> Path | None:
+        """Note that round zero is over; return the checkpoint to continue from, or None."""
         self._begun = True
         if self._past and self._past[0].kind == CHECKPOINT:
             return self._checkpoints.find(self._past.popleft().text)
@@ -136,13 +159,13 @@ class TrainingJournal:
 
     @property
     def due(self) -> bool:
-        """Whether the journal has grown longer than it should, and than the last checkpoint."""
+        """True if the journal is longer than its limit and longer than the last checkpoint."""
         return not self._past and self._journal.size > max(self._longest, self._checkpoints.size)
 
     def shorten(self, spec: str, write: Callable[[Path], None]) -> None:
-        """Put a checkpoint, written by ``write``, in the place of all that came after the beginning.
+        """Replace all entries after round zero by a checkpoint, which ``write`` writes to a path.
 
-        ``spec`` is the order that is being carried out. The old journal counts until the new one is on the disk.
+        ``spec`` is the operator's order of this training. The old journal is valid until the new file is on disk.
         """
         name = self._checkpoints.add(self._index, write)
         failpoint("journal", "shorten", "before")
@@ -154,22 +177,22 @@ class TrainingJournal:
     # Orders of the operator.
 
     def order(self, text: str) -> None:
-        """Begin a training, from any thread."""
+        """Queue the order of a training; call it from any thread."""
         self._stop = False
         self._orders.put(text)
 
     def stop(self) -> None:
-        """End the training after the present round, from any thread."""
+        """End the training after the present round; call it from any thread."""
         self._stop = True
 
     @property
     def stopping(self) -> bool:
-        """Whether nobody waits for the training any more."""
+        """True if an operator has stopped the training, or the cloud shuts down."""
         return self._stop or self.closing
 
     def next_order(self) -> str:
-        """The next training that was ordered; waits for one."""
-        return self._told("train", self._ordered)
+        """Return the next order; wait until an operator gives an order."""
+        return self._replay_or_write("train", self._ordered)
 
     def _ordered(self) -> str:
         text = self._orders.get()
@@ -178,7 +201,7 @@ class TrainingJournal:
         return text
 
     def stopped(self) -> bool:
-        """Whether the operator has ended the training after this round."""
+        """Return True if the operator ends the training after this round, and record it."""
         if self._past:
             if self._past[0].kind != "stop":
                 return False
@@ -189,7 +212,7 @@ class TrainingJournal:
         return self._stop
 
     def close(self) -> None:
-        """Make the training end at its next step, without a trace of it in the journal."""
+        """End the training thread at its next call, and record nothing: the training continues after a restart."""
         self.closing = True
         self._orders.put(None)
 
@@ -200,7 +223,7 @@ class TrainingJournal:
     # The journal.
 
     def _live(self, requests: Mapping[int, wire.Request], seconds: float) -> Answers:
-        """Let the event loop ask, and wait for it without missing that the cloud goes down."""
+        """Ask on the event loop, and wait; a shutdown of the cloud cancels the request."""
         if self.closing:
             raise ClosingError("closing")
         self.caught_up()
@@ -216,8 +239,10 @@ class TrainingJournal:
             future.cancel()
             raise ClosingError("closing")
 
-    def _told(self, kind: str, make: Callable[[], str], *, expected: str | None = None, force: bool = False) -> str:
-        """What the journal says, which must be as ``expected``; or what is made, and written down, now."""
+    def _replay_or_write(
+        self, kind: str, make: Callable[[], str], *, expected: str | None = None, force: bool = False
+    ) -> str:
+        """Return the recorded text, which must equal ``expected``; after the replay, make and record it."""
         if self._past:
             return self._next(kind, expected).text
         text = make()
@@ -239,7 +264,7 @@ class TrainingJournal:
         return entry
 
     def _note(self, entry: wire.Entry) -> None:
-        """Remember how the run began: all between the order and the end of round zero."""
+        """Remember the entries between the order and the end of round zero: a shortened journal keeps them."""
         if not self._begun:
             self._opening = [] if entry.kind == "train" else [*self._opening, entry]
 
@@ -248,8 +273,8 @@ class TrainingJournal:
         if entry.kind != kind or (text is not None and entry.text != text):
             raise CorruptError(
                 f"the journal tells of {entry.kind} {entry.text[:80]} where the training comes to {kind} "
-                f"{(text or '')[:80]}: the configuration or the software has changed since. Put the old one back, or "
-                "begin anew with `rhfedmtl network reset`"
+                f"{(text or '')[:80]}: the configuration or the software has changed since. Put the old version back, "
+                "or start over with `rhfedmtl network reset`"
             )
         self._note(entry)
         return entry

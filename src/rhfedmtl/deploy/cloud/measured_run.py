@@ -1,4 +1,9 @@
-"""A run over a real network: the same loop as everywhere, with members that come and go and costs that are measured."""
+"""Parts of a run over a real network: members that change, measured costs, and test metrics measured on the nodes.
+
+`Trainer` calls `measured_run`, which plugs these parts into the same training loop that simulations use (`Run`). The
+other functions turn the configuration of the cloud into settings, policies and checks before and after a run. Nothing
+here talks to a station: `RemoteNetwork` does.
+"""
 
 from __future__ import annotations
 
@@ -40,27 +45,36 @@ from rhfedmtl.training.settings import Settings
 from rhfedmtl.training.site import Site
 
 TRIES = 3
-"""How often a last certificate is tried for before the one of an earlier round has to do."""
-MOST_AMOUNTS = 1_000_000
-"""Single amounts that the ledger keeps round by round."""
+"""Attempts at the last certificate; after these the result has the certificate of an earlier round."""
+MAX_AMOUNTS = 1_000_000
+"""Above this number of amounts the ledger replaces the amounts of old rounds by their sums."""
 
 
 @dataclass(frozen=True)
-class Careful:
-    """Another policy, within what terminals allow: at least ``least_steps``, and no more than time permits.
+class LimitedPolicy:
+    """Policy that changes the plans of another ``policy`` to the H that the terminals allow and the deadline permits.
 
-    0 of them is a full pass over the rows of each terminal. A terminal that cannot do the least H by the ``deadline``
-    sits out the round (H = 0), unless no terminal could by these prices, which may be first guesses. Where sums are
-    masked all work ``alike``: as many steps, or, with a deadline and passes as the least, as many whole passes.
+    Parameters
+    ----------
+    policy : Policy
+        Makes the plans.
+    least_steps : int
+        Smallest H of every terminal; 0 means a pass over its rows.
+    deadline : float or None
+        Seconds for the work of a round. A terminal that cannot do the smallest H in this time skips the round (H = 0).
+        If no terminal could, all work: the prices of time may be first guesses.
+    equal_work : bool
+        All terminals do the same work, as masked sums require: the same H, or, with a deadline and ``least_steps`` of
+        0, the same number of full passes.
     """
 
     policy: Policy
     least_steps: int
     deadline: float | None = None
-    alike: bool = False
+    equal_work: bool = False
 
     def plan(self, situation: Situation) -> Plan | None:
-        """The other policy's plan, made fit; None where the least H cannot be paid."""
+        """Return the plan within the limits, or None if the policy has no plan that the budget pays."""
         plan = self.policy.plan(situation)
         if plan is None:
             return None
@@ -73,12 +87,12 @@ class Careful:
             if (possible >= smallest)[situation.member_index].any():
                 works = possible >= smallest
                 steps = np.where(works, np.minimum(steps, possible), 0)
-        if self.alike and np.ptp(steps[works]) and np.ptp((steps / rows)[works]):
-            steps = self._alike(steps, rows, works)
+        if self.equal_work and np.ptp(steps[works]) and np.ptp((steps / rows)[works]):
+            steps = self._equalise(steps, rows, works)
         return plan if np.array_equal(steps, plan.local_steps) else replace(plan, local_steps=steps)
 
-    def _alike(self, steps: IntArray, rows: IntArray, works: BoolArray) -> IntArray:
-        """Return the same work for all who work; it is no less than the least H of any of them."""
+    def _equalise(self, steps: IntArray, rows: IntArray, works: BoolArray) -> IntArray:
+        """Return the same work for all terminals that work, at least the smallest H of each terminal."""
         if self.deadline is None:
             same = np.full_like(steps, steps[works].max())
         elif self.least_steps == ONE_PASS:
@@ -89,7 +103,7 @@ class Careful:
 
 
 class Membership:
-    """The members of a real network: it reports who is present, and their work in the last round."""
+    """The members of a real network: it reports the present members, and their work in the last round."""
 
     def __init__(self, network: RemoteNetwork) -> None:
         self._network = network
@@ -99,26 +113,26 @@ class Membership:
         return self._network.sync()
 
     def start_round(self, planned: RoundEvent, cost: Cost, network: Network) -> tuple[RoundEvent, None]:
-        """Return the round as planned: the stations find out who is there."""
+        """Return the round as planned: only the stations know which terminals are present."""
         return planned, None
 
     def end_round(self, event: RoundEvent) -> RoundEvent:
-        """Return the round as the stations say it took place."""
-        return _as_it_was(event, self._network.last_round)
+        """Return the round as the stations reported it."""
+        return _actual_round(event, self._network.last_round)
 
     def state(self) -> dict[str, Any]:
-        """Nothing: the network knows its members."""
+        """Return an empty state: `RemoteNetwork` keeps the members."""
         return {}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Nothing to go on from."""
+        """Do nothing: there is no state."""
 
 
 class MeasuredAccounting:
-    """Declared types by their prices, the others by what the stations measured, as the last round of a network shows.
+    """Accounting with measured resource types: declared types cost their price, measured types the measured amounts.
 
-    The prices of plans follow the last rounds. The worst case of the next events is set aside: the network
-    waits no longer than that, and sends nothing a third time.
+    Prices for plans follow the last rounds (`MeasuredPrices`). Before each event the worst case is reserved. The
+    network then waits no longer than the reserved time, and sends each request at most ``MOST_SENT`` times.
     """
 
     def __init__(self, config: CloudConfig, network: RemoteNetwork, ledger: Ledger) -> None:
@@ -127,17 +141,20 @@ class MeasuredAccounting:
         self._prices = MeasuredPrices(config.resources, ledger.cost)
 
     def update_prices(self) -> bool:
-        """Take over the prices of the last rounds, once they have moved."""
-        before, sizes = self.planning_prices, self._network.message_sizes
+        """Take over the prices of the last rounds; return True if they have changed noticeably."""
+        old_prices, sizes = self.planning_prices, self._network.message_sizes
         if self._prices:
-            n, here = len(self._network.station), self._network.station[self._network.station >= 0]
-            each = (sizes.each_request + sizes.each_result) * int(np.bincount(here).max(initial=0))
-            above = sizes.anchor + sizes.report + sizes.request + sizes.result + each
-            self.planning_prices = self._prices.planning(n, sizes.order + sizes.update, above)
-        return self.planning_prices is not before
+            n, stations = len(self._network.station), self._network.station[self._network.station >= 0]
+            per_terminal = (sizes.each_request + sizes.each_result) * int(np.bincount(stations).max(initial=0))
+            station_bytes = sizes.anchor + sizes.report + sizes.request + sizes.result + per_terminal
+            self.planning_prices = self._prices.planning(n, sizes.order + sizes.update, station_bytes)
+        return self.planning_prices is not old_prices
 
     def worst(self, *events: Event) -> dict[str, float]:
-        """By the prices of a plan, and, where bytes are measured, all questions sent again; answers count once."""
+        """Return the worst cost of events at the planning prices.
+
+        If bytes are measured, every request counts as often as it may be sent; an answer counts once.
+        """
         totals = event_totals(self.planning_prices, *events)
         if "bytes" in self._prices.names:
             order = self._network.message_sizes.order
@@ -146,12 +163,12 @@ class MeasuredAccounting:
         return totals
 
     def charge(self, event: Event) -> None:
-        """Charge declared types, and amounts measured since the last charge: certificates are paid for at once."""
+        """Charge the declared types of an event, and the amounts measured since the last charge."""
         self.ledger.charge(charges(self.ledger.cost, event, dict.fromkeys(self._prices.names, Parts())))
         self.close(event.round, event.layout)
 
     def reserve(self, worst: dict[str, float]) -> int:
-        """Set the worst case aside, and limit all waits to it."""
+        """Reserve the worst case, and limit all waiting times to it."""
         reservation = self.ledger.reserve(worst)
         self._network.deadline, self._network.partners.patience = self._prices.waits(
             worst, self.ledger.remaining, self._patience
@@ -159,80 +176,84 @@ class MeasuredAccounting:
         return reservation
 
     def settle(self, reservation: int, event: RoundEvent) -> None:
-        """Charge the work that the stations report, and learn prices from it; old charges become sums."""
+        """Charge the work that the stations report, learn prices from it, and condense old charges to sums."""
         self._network.partners.patience = self._patience
-        seen, layout = self._network.last_round, event.layout
-        parts = self._prices.parts(seen, layout.n_terminals, layout.n_tasks)
-        made = [*charges(self.ledger.cost, event, parts)]
+        last_round, layout = self._network.last_round, event.layout
+        parts = self._prices.parts(last_round, layout.n_terminals, layout.n_tasks)
+        all_charges = [*charges(self.ledger.cost, event, parts)]
         if self._prices:
-            made += self._prices.link_charges(event.round, layout, self._network.partners.overhead, seen)
-        self.ledger.settle(reservation, made, self._prices.names)
+            all_charges += self._prices.link_charges(event.round, layout, self._network.partners.overhead, last_round)
+        self.ledger.settle(reservation, all_charges, self._prices.names)
         if self._prices:
-            self._prices.learn(seen)
-        self.ledger.condense(MOST_AMOUNTS)
+            self._prices.learn(last_round)
+        self.ledger.condense(MAX_AMOUNTS)
 
     def close(self, number: int, layout: Placement) -> None:
-        """Charge what passed since the last charge."""
+        """Charge the messages and seconds since the last charge."""
         if self._prices:
-            left = self._prices.link_charges(number, layout, self._network.partners.overhead, None)
-            self.ledger.settle(self.ledger.reserve({}), left, self._prices.names)
+            link_charges = self._prices.link_charges(number, layout, self._network.partners.overhead, None)
+            self.ledger.settle(self.ledger.reserve({}), link_charges, self._prices.names)
 
     def state(self) -> dict[str, Any]:
-        """The charges themselves: what was measured cannot be charged again from events."""
+        """Return all charges and prices: events alone cannot restore measured amounts."""
         return {"charges": self.ledger.to_dict(), "spent": self.ledger.exact_sums(), "prices": self._prices.state()}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from the result of `state`."""
         self.ledger.restore(Ledger.from_dict(state["charges"]).charges(), state["spent"])
         self.planning_prices = self._prices.resume(state["prices"]) or self.planning_prices
 
 
 class RemoteEvaluation:
-    """Metrics are measured where test rows lie; who is silent may answer when it is back."""
+    """Evaluation on the test rows of the nodes; a missing member may answer a later attempt."""
 
     def __init__(self, network: RemoteNetwork, all_back: Callable[[], bool]) -> None:
         self._network, self._all_back = network, all_back
 
     def tries(self) -> Iterator[None]:
-        """A few, after the first as long as all members are there, for whom it waits."""
+        """Yield once for each attempt at the last certificate; wait for all members before the second and later."""
         yield
         for _ in range(TRIES - 1):
             if self._all_back():
                 yield
 
     def metrics(self, models: Models, combination: Float64Array | None = None) -> Metrics:
-        """Metrics of every task; NaN where its station did not tell."""
-        found = self._network.trial(models, combination)
-        names = next((list(each) for each in found if each), [])
-        return {name: np.array([each.get(name, np.nan) for each in found]) for name in METRICS if name in names}
+        """Return the metrics of every task; NaN for a task whose station did not answer."""
+        trials = self._network.trial(models, combination)
+        names = next((list(trial) for trial in trials if trial), [])
+        return {name: np.array([trial.get(name, np.nan) for trial in trials]) for name in METRICS if name in names}
 
 
 def measured_run(
     config: CloudConfig,
-    people: Federation,
+    federation: Federation,
     network: RemoteNetwork,
     ledger: Ledger,
     settings: Settings,
     private: PrivatePlan | None,
     all_back: Callable[[], bool],
 ) -> Run:
-    """Return a run on the stations of a network, which hold their BS iterations together.
+    """Return a run on the stations of a network.
 
-    ``all_back`` waits, at its end, for silent members, and returns True if they are present.
+    ``federation`` has names and sizes, but no rows (`remote_network.census`). Before another attempt at the last
+    certificate, ``all_back`` waits for missing members and returns True if all are present.
     """
     accounting = MeasuredAccounting(config, network, ledger)
     evaluation = RemoteEvaluation(network, all_back)
     site = Site(network, Membership(network), accounting, evaluation, config.learning.feature_names)
-    return Run(people, network.method, settings, ledger, site=site, private=private)
+    return Run(federation, network.method, settings, ledger, site=site, private=private)
 
 
-def _as_it_was(planned: RoundEvent, seen: Round) -> RoundEvent:
-    """Return the event with the terminals that got orders; all of a station that never answered may have worked."""
+def _actual_round(planned: RoundEvent, last_round: Round) -> RoundEvent:
+    """Return the round with only the terminals that received orders.
+
+    If a station never answered, all its terminals count, because they may have worked.
+    """
     layout = planned.layout
-    ordered = np.isin(np.arange(layout.n_terminals), list(seen.efforts))
-    mask = ordered | np.isin(layout.terminal_task, list(seen.unknown))
-    away = np.array([answer.away for _, answer in sorted(seen.answers.items())])
-    stations = ~away if planned.stations is None else planned.stations & ~away
+    ordered = np.isin(np.arange(layout.n_terminals), list(last_round.efforts))
+    mask = ordered | np.isin(layout.terminal_task, list(last_round.unknown))
+    present = ~np.array([answer.away for _, answer in sorted(last_round.answers.items())])
+    stations = present if planned.stations is None else planned.stations & present
     expected = np.zeros(layout.n_terminals, dtype=bool)
     expected[slice(None) if planned.terminal_ids is None else planned.terminal_ids] = True
     return replace(
@@ -241,9 +262,9 @@ def _as_it_was(planned: RoundEvent, seen: Round) -> RoundEvent:
 
 
 def sent_again(event: Event, order: float) -> Event:
-    """An event in which all that goes down is sent as often as it may be; a round's ``order`` is in full then.
+    """Return an event in which every message to a lower node is sent as often as it may be.
 
-    The model that it names was carried by a stream that is no more.
+    A repeated order of a round has its full size ``order``: it cannot refer to a model of the broken stream.
     """
     if isinstance(event, RoundEvent):
         again = (MOST_SENT - 1) * np.maximum(event.bytes_down, order if event.merges else 0.0)
@@ -252,7 +273,10 @@ def sent_again(event: Event, order: float) -> Event:
 
 
 def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: bool, private: bool = False) -> Settings:
-    """How to run, from the configuration; without any end, until the gap is small beside the objective."""
+    """Return the settings of a training from the configuration.
+
+    If no limit ends the training (not ``ended``), it ends at a relative gap of ``GOOD_ENOUGH``.
+    """
     learning = config.learning
     return Settings(
         scale=learning.scale or default_scale(kind, private=private),
@@ -264,7 +288,7 @@ def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: boo
     )
 
 
-def suited(policy: Policy, config: CloudConfig, cost: Cost, *, masked: bool) -> Policy:
+def limited_policy(policy: Policy, config: CloudConfig, cost: Cost, *, masked: bool) -> Policy:
     """Return the algorithm's policy within the limits of the terminals."""
     least_steps = config.learning.least_steps
     if isinstance(policy, Measured):
@@ -272,7 +296,7 @@ def suited(policy: Policy, config: CloudConfig, cost: Cost, *, masked: bool) -> 
     timed = "time" in cost and cost["time"].adds == "elapsed"
     if least_steps == 1 and not timed and not masked:
         return policy
-    return Careful(policy, least_steps, config.resources.deadline if timed else None, masked)
+    return LimitedPolicy(policy, least_steps, config.resources.deadline if timed else None, masked)
 
 
 def first_situation(network: RemoteNetwork, ledger: Ledger) -> Situation:
@@ -289,10 +313,10 @@ def first_situation(network: RemoteNetwork, ledger: Ledger) -> Situation:
 
 
 def check_round(run: Run, least_steps: int) -> None:
-    """Refuse, before any terminal works, a budget that cannot pay a round with the smallest H that terminals allow.
+    """Refuse, before any terminal works, a budget that cannot pay a round with the smallest H.
 
-    ``least_steps`` is that H; 0 is a pass over each terminal's rows. If the budget seems too small, `Run.meet` comes
-    first: terminals that went into quarantine in round zero are members no more, and in no price.
+    ``least_steps`` is the smallest H that terminals allow; 0 means a pass over each terminal's rows. If the budget
+    seems too small, call `Run.meet` and check again: terminals that went into quarantine in round zero cost nothing.
     """
 
     def price() -> dict[str, float]:
@@ -310,9 +334,9 @@ def check_round(run: Run, least_steps: int) -> None:
     )
     work = f"{least_steps} steps" if least_steps else "one pass over its own rows"
     raise BudgetError(
-        f"{run.pricing.shortage} cannot pay one round in which every terminal takes {work}, which costs "
-        f"{amounts_text(total)}: {way_out}. Fewer steps than a pass, which let a station reconstruct "
-        "rows, take a new network with --least-steps and a line of every owner"
+        f"{run.pricing.shortage} cannot pay a round in which every terminal takes {work}, which costs "
+        f"{amounts_text(total)}: {way_out}. For fewer steps than a pass, make a new network with --least-steps and let "
+        "every owner add least_steps to terminal.toml; a station can then reconstruct rows"
     )
 
 
@@ -326,26 +350,30 @@ def check_spent(spent: dict[str, float], budget: Budget) -> None:
             )
 
 
-def bounded(run: Run, private: Privacy | None, budget: Budget) -> Budget:
-    """Return the limits of a training that goes on: its bound is for all trainings, and a certificate ends it."""
+def continued_budget(run: Run, private: Privacy | None, budget: Budget) -> Budget:
+    """Return the limits of a training that continues.
+
+    A privacy bound covers all trainings of the network together, and the certificate spends the rest of it. Refuse
+    another bound than before, and a continuation after the certificate.
+    """
     bound = run.private.privacy if run.private else None
     if (bound is None) != (private is None) or (bound and private and bound != private):
         raise ConfigError(
-            f"this network has learned with {bound or 'no bound'}, and what was told stays told: go on with the "
-            "same, or forget it with `rhfedmtl network reset`"
+            f"this network has learned with {bound or 'no bound'}, and nothing takes back a released value: go on with "
+            "the same bound, or forget it with `rhfedmtl network reset`"
         )
     if run.private is None:
         return budget
     if run.state.certificate is not None and np.isfinite(run.state.certificate.gap):
         raise ConfigError(
-            "the one certificate of a private training is told, and its bound is spent: begin anew with "
-            "`rhfedmtl network reset`, where the owners of terminals allow more: a larger epsilon in terminal.toml"
+            "the private training has released its certificate, and its bound is spent: start over with `rhfedmtl "
+            "network reset`, if the owners of terminals allow more by a larger epsilon in terminal.toml"
         )
     return Budget({**budget, RESOURCE: run.private.privacy.mu**2})
 
 
 def refuse_broken(certificate: Certificate) -> None:
-    """Refuse the result of a training whose objective lies below its bound."""
+    """Refuse the result of a training whose objective lies below its lower bound: a node sent wrong numbers."""
     if certificate.broken:
         names = ", ".join(map(str, certificate.suspects))
         blamed = f" The numbers of station {names} cannot be true: its losses lie below what its duals prove."
@@ -353,5 +381,5 @@ def refuse_broken(certificate: Certificate) -> None:
         raise PeerError(
             f"the certificate is broken: in round {certificate.round} the objective {certificate.primal:.6g} lies "
             f"{-certificate.gap:.2g} below its bound.{blamed} A node sent wrong numbers, or has the state of an old "
-            "copy: remove it, or begin again with `rhfedmtl network reset`"
+            "copy: remove it, or start over with `rhfedmtl network reset`"
         )

@@ -1,4 +1,8 @@
-"""The trainings of a network as operators see them: progress, curve and bill, and files with the result."""
+"""Facts of a network's trainings for operators: progress, curve, bill, and the files of the result.
+
+`Trainer` reports every round and the end of a training here. `Commands` and `OperatorApi` read the facts and files.
+This module only observes a training: it never changes models or costs.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,9 @@ from rhfedmtl.training.result import Progress, Result, mean
 from rhfedmtl.training.run import Run
 
 BILL_S = 2.0
-"""While a training runs, the bill is added up again at most so often."""
+"""While a training runs, add up the bill at most every so many seconds."""
 MOST_POINTS = 500
-"""Points of the curve that the cloud remembers of its trainings."""
+"""Keep at most so many points of the curve; thin out older points."""
 
 
 class TrainingProgress:
@@ -45,7 +49,7 @@ class TrainingProgress:
         self._config, self._network, self._log, self._meters = config, network, log, meters
         self.run: Run | None = None
         self.facts: dict[str, Any] = {}
-        """Facts about the present training, or about the last."""
+        """Facts of the present training, or of the last training after its end."""
         self._curve: list[dict[str, Any]] = []
         self._bill: dict[tuple[int, int], dict[str, float]] = {}
         self._bill_due = 0.0
@@ -74,7 +78,7 @@ class TrainingProgress:
         return {tasks[b]: f"station {b} told {reason}" for b, reason in sorted(self._network.excluded.items())}
 
     def absent(self, certificate: Certificate) -> list[str]:
-        """Return the terminals that a certificate counts at their worst, with their rows."""
+        """Return the absent terminals, for which a certificate assumes the worst case, with their numbers of rows."""
         sizes = self._network.sizes
         return [f"terminal {t} ({how_many(int(sizes[t]), 'row')})" for t in certificate.absent if t < len(sizes)]
 
@@ -92,7 +96,7 @@ class TrainingProgress:
         return facts
 
     def note(self, run: Run, progress: Progress) -> None:
-        """Take the facts of a round."""
+        """Take over the facts of a round: set the meters, extend the curve, and write the log."""
         certificate, meters = progress.certificate, self._meters
         metrics = {name: mean(values) for name, values in progress.metrics.items()}
         facts: dict[str, Any] = {
@@ -130,7 +134,7 @@ class TrainingProgress:
 class TrainingFiles:
     """The result of the last training that ended, as files: models with their certificate, ledger, status.
 
-    `Trainer` keeps a result here and puts it by; `OperatorApi` exports it. It never computes anything.
+    `Trainer` keeps a result here and saves it in the cloud's folder; `OperatorApi` exports it.
     """
 
     def __init__(self, config: CloudConfig, progress: TrainingProgress) -> None:
@@ -144,7 +148,7 @@ class TrainingFiles:
     def save(self, folder: Path, status: dict[str, Any]) -> list[str]:
         """Write the files into a folder, and return their names."""
         if self._last is None:
-            raise ConfigError("nothing to export yet: no training has ended; begin one with `rhfedmtl network train`")
+            raise ConfigError("nothing to export yet: no training has ended; run `rhfedmtl network train` first")
         learning, (result, loss) = self._config.learning, self._last
         folder.mkdir(parents=True, exist_ok=True)
         models = TaskModels(
@@ -172,7 +176,10 @@ class TrainingFiles:
         return ["model.npz", "ledger.json", "result.json"]
 
     def put_by(self, status: dict[str, Any]) -> None:
-        """Keep the files in the cloud's folder, for a time without a running cloud; then delete the old files."""
+        """Save the files in the cloud's folder, where operators find them while no cloud runs; delete the old files.
+
+        The new files are complete under a draft name before the old folder is deleted.
+        """
         place = self._config.result
         draft = place.with_name(f"{place.name}.draft")
         shutil.rmtree(draft, ignore_errors=True)
@@ -185,9 +192,9 @@ class TrainingFiles:
 
 
 class Shortener(checkpoint.Keeper):
-    """Puts a checkpoint in the place of a long journal, between two server iterations.
+    """Replaces a long journal by a checkpoint, between two server iterations.
 
-    `Run.learn` calls it. It never writes a checkpoint of its own accord: the journal says when it is due.
+    `Run.learn` calls it. The journal decides when a checkpoint is due.
     """
 
     def __init__(self, journal: TrainingJournal, spec: dict[str, Any]) -> None:
@@ -199,16 +206,16 @@ class Shortener(checkpoint.Keeper):
         return self._journal.due
 
     def keep(self, run: Run) -> None:
-        """Shorten the journal; not where an operator has just ended the training, which only the journal knows."""
+        """Shorten the journal, unless an operator has just ended the training: only the journal records that stop."""
         if self.due and run.state.plan is not None and run.state.iteration_is_over and not run.interrupted:
             state, parts = snapshot.take(run), {"ledger": run.ledger}
             self._journal.shorten(self._spec, lambda path: checkpoint.write(path, {}, state, parts))
 
 
-def take_up(run: Run, journal: TrainingJournal) -> None:
-    """Note in the journal that a run begins, or let it continue from the checkpoint that the journal names."""
+def start_or_resume(run: Run, journal: TrainingJournal) -> None:
+    """Note in the journal that round zero is over, and resume the run from a checkpoint if the journal names one."""
     try:
-        if (path := journal.begun()) is not None:
+        if (path := journal.start()) is not None:
             snapshot.resume(run, checkpoint.read(path))
     except DataError as error:
-        raise CorruptError(f"{error}; put back a copy, or begin again with `rhfedmtl network reset`") from None
+        raise CorruptError(f"{error}; put back a copy, or start over with `rhfedmtl network reset`") from None

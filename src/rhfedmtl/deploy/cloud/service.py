@@ -1,4 +1,19 @@
-"""The process of the cloud: stations attach to it, operators command it, and trainings run in it."""
+"""The cloud process: stations connect to it, operators send it commands, and it runs the trainings.
+
+`rhfedmtl serve cloud` starts a `CloudService`, which builds the parts, connects them, and answers the greeting of every
+station. It holds no data rows and never connects outwards: stations and operators connect to it.
+
+Theory of operation. Two threads work together:
+
+1. The event loop serves gRPC. `StationSessions` receives every message of the stations, and `OperatorApi` every command
+   of an operator.
+2. The training thread (`Trainer`) runs the usual training loop. `RemoteNetwork` turns each step of the loop into
+   requests to the stations. `TrainingJournal` passes the requests to `CloudService.ask_all` on the event loop, waits,
+   and writes the answers to disk before the loop continues.
+
+After a kill, the training thread repeats the training from the journal until it reaches the open request. Only then
+does the cloud welcome stations again. `checks` refuses answers that do not fit the request or cannot be true.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +46,10 @@ RETRY_S = 0.2
 
 
 class CloudService:
-    """The cloud."""
+    """Builds the parts of the cloud, starts and stops them, and welcomes stations.
+
+    See `StationSessions` for messages of stations, `Commands` for operators, and `Trainer` for trainings.
+    """
 
     def __init__(self, config: CloudConfig, log: Log, meters: Meters) -> None:
         self.config, self._log = config, log
@@ -47,7 +65,7 @@ class CloudService:
             longest=config.journal_bytes,
         )
         if self.journal.cut:
-            reason = f"{self.journal.cut} bytes of an entry that was being written when the cloud ended are taken off"
+            reason = f"removed {self.journal.cut} bytes of an entry that was incomplete when the cloud ended"
             log("journal cut", "warning", reason=reason)
         self.trainer = Trainer(
             config, self.journal, self.stations.rosters.memberships, self._wait_until_ready, log, meters
@@ -60,16 +78,17 @@ class CloudService:
         self.operator_api = OperatorApi(*parts, self.commands, log, log.trail)
         self._server: Any = None
         self._closed = asyncio.Event()
-        self._behind = ""  # why no training can go on, whatever stations answer
+        self._behind = ""  # the reason why no training can continue: the journal is older than the stations
 
     @property
     def healthy(self) -> bool:
-        """Whether the training has not broken down."""
+        """True unless the training is broken, which only a restart of the cloud can repair."""
         return self.trainer.state is not Training.BROKEN
 
     async def run(self) -> None:
         """Serve until `close`."""
-        # gRPC would end the stream of who sends more without a word of why: it gets to see what is a little too large.
+        # gRPC ends the stream of a too large message without a reason. With twice the limit, slightly too large
+        # messages arrive, and `StationSessions` refuses them with a reason.
         self._server = aio.server(options=server_options(self.config.limits.connections, 2 * self.stations.largest))
         self._server.add_generic_rpc_handlers((self.stations.handler(), self.operator_api.handler()))
         await listen(self._server, self.config.node.listen, self._credentials.server(), self._log)
@@ -79,7 +98,7 @@ class CloudService:
         await self._closed.wait()
 
     async def close(self) -> None:
-        """Drain: stop the training between two requests, and force the journal to disk."""
+        """Stop the training between two requests, force the journal to disk, and end all streams."""
         self.stations.close()
         self.journal.close()
         if await asyncio.to_thread(self.trainer.join, 10.0):
@@ -90,14 +109,22 @@ class CloudService:
         self._closed.set()
 
     def renew(self) -> None:
-        """The server takes new credentials by itself; who has none any more is cut off."""
+        """End the sessions whose certificates have expired; the gRPC server reloads the cloud's own credentials."""
         self.stations.acceptor.end_expired()
 
     async def ask_all(self, requests: Mapping[int, wire.Request], seconds: float) -> Answers:
-        """Answers of all stations that were asked, in their order; one that does not answer says so.
+        """Send each station its request, and return all answers in the order of the requests.
 
-        Where not one of them is there, or has a terminal for a round, the cloud waits until one is: a training does not
-        run through empty rounds, which would only cost.
+        A station that does not answer in time gets an answer with ``trouble``. If every station is away, or has no
+        terminal for a round, ask again until at least one station works: empty rounds would only cost. A stop of the
+        operator ends this wait.
+
+        Parameters
+        ----------
+        requests : Mapping[int, wire.Request]
+            Request of each station, by its number.
+        seconds : float
+            Time for an answer.
         """
         while True:
             if self._behind:
@@ -105,16 +132,17 @@ class CloudService:
             questions = (
                 self.stations.requests.ask(b, request, seconds, training=True) for b, request in requests.items()
             )
-            found = await asyncio.gather(*questions)
-            if self.journal.stopping or not all(answer.away for answer in found):
-                return dict(zip(requests, found, strict=True))
+            answers = await asyncio.gather(*questions)
+            if self.journal.stopping or not all(answer.away for answer in answers):
+                return dict(zip(requests, answers, strict=True))
             await asyncio.sleep(RETRY_S)
 
     def _welcome(self, station: int, hello: wire.Hello) -> wire.Welcome:
-        """What a station is to know when it comes: if it lost its memory, round zero and anchor as they are now.
+        """Return the greeting of a station: job, members, revocations, and the agreements and anchor of the training.
 
-        Rounds count up: a station that is behind what it told was put back from an old copy, and begins anew. One that
-        is ahead of the journal shows that the cloud was, and then nobody knows what was spent.
+        Round numbers only grow. A station with a lower number than it reported before was restored from an old copy: it
+        receives its epoch back and starts again with empty memory. A station with a higher number than the journal
+        shows that the cloud was restored from an old copy. Then the amounts spent are unknown, and no training runs.
         """
         if self.journal.replaying:
             raise NotReadyError("the cloud is still going through its journal: try again")
@@ -122,8 +150,8 @@ class CloudService:
         if hello.round > network.announced:
             reason = (
                 f"station {station} has done round {hello.round}, the journal ends with round {network.announced}: the "
-                "cloud was put back from an old copy, and what was spent since is not in it. Put back a later copy of "
-                "the cloud's state, or begin anew with `rhfedmtl network reset`"
+                "cloud was put back from an old copy, which lacks the amounts spent since. Put back a later copy of "
+                "its state, or start over with `rhfedmtl network reset`"
             )
             if not self._behind:
                 self._log("journal behind", "error", reason=reason)
@@ -143,7 +171,7 @@ class CloudService:
         return welcome
 
     def _wait_until_ready(self, seconds: float, *, members: bool = False) -> list[str]:
-        """Wait, in the thread of the training, for all stations and their terminals, but not longer than this."""
+        """Wait in the training thread until all stations and terminals are present; return the missing at the end."""
         until = time.monotonic() + seconds
         missing = self.stations.awaited = partial(self.stations.missing, members=members)
         while time.monotonic() < until and not self.journal.stopping and missing():
