@@ -1,4 +1,8 @@
-"""Configuration of the cloud: what the network learns, what it may cost, and who belongs to it."""
+"""Configuration of the cloud: the learning task, costs and limits, stations and terminals.
+
+`read_cloud` reads and checks ``cloud.toml``; ``network init`` writes it. Only the cloud reads this file: stations and
+terminals receive the job (`Learning.job`) when they connect. Every class refuses invalid values with a `ConfigError`.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +32,29 @@ MEASURABLE = ("time", "bytes", "energy")
 
 @dataclass(frozen=True)
 class Learning:
-    """What the network learns; the cloud tells the others.
+    """The learning task of the network.
 
-    ``test_rows`` says where rows for evaluation lie: "station" or "terminal". ``least_steps`` is the smallest H that
-    is ever asked for: with H = 1 an update is a scaled data row; 0 is one pass over each terminal's own rows.
-    ``precision`` is that of updates and models on the wire. A training ends at either target; with a
-    ``target_relative_gap`` of 0 it goes on while its budget lasts, for members to come. ``feature_names`` go into the
-    models: rows with named columns are put into their order. ``privacy`` bounds what is learned of a terminal, as in
-    "epsilon=1,delta=1e-6".
+    Attributes
+    ----------
+    features : int
+        Number of features of a row.
+    tasks : tuple[str, ...]
+        Name of the task of each station.
+    classes : tuple[str, ...]
+        Names of the classes; empty for a regression.
+    target_gap, target_relative_gap : float
+        A training ends at either target. A ``target_relative_gap`` of 0 continues while the budget lasts, for members
+        that join later.
+    least_steps : int
+        Smallest H of every order; 0 means a pass over each terminal's rows. With H = 1 an update is a scaled data row.
+    precision : str
+        Precision of updates and models on the wire.
+    test_rows : str
+        Place of the rows for evaluation: "station" or "terminal".
+    feature_names : tuple[str, ...]
+        Names of the columns, stored in the models; terminals sort named columns into this order.
+    privacy : str
+        Bound on the information about a terminal, as in "epsilon=1,delta=1e-6".
     """
 
     features: int
@@ -56,40 +75,40 @@ class Learning:
     privacy: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what no node could follow."""
-        _choose("test_rows", self.test_rows, (STATION, TERMINAL))
+        """Refuse values that no node can follow."""
+        _check_choice("test_rows", self.test_rows, (STATION, TERMINAL))
         if self.scale:
-            _choose("scale", self.scale, SCALES)
+            _check_choice("scale", self.scale, SCALES)
         check_certify_every(self.certify_every)
         check_numbers(self, 1, "features", "max_rounds")
         check_numbers(self, ONE_PASS, "least_steps")
         check_numbers(self, 0.0, "seed", "target_gap", "target_relative_gap")
         if self.feature_names and len(self.feature_names) != self.features:
             raise ConfigError(
-                f"{len(self.feature_names)} feature_names for {self.features} features: name all, or none"
+                f"{len(self.feature_names)} feature_names for {self.features} features: name all, or leave the line out"
             )
         if open_weights := self._options().auto:
             raise ConfigError(
-                f"{open_weights[0]} = auto: nobody in a network has all rows to choose weights on. `rhfedmtl train` on "
-                "rows like these says what it chooses: give that number"
+                f"{open_weights[0]} = auto: no node has all rows, so the network cannot choose it. Run `rhfedmtl train` "
+                "on similar rows and give the number that it chooses"
             )
         if self.privacy:
             self.check_private(self.privacy)
 
     @property
     def terminal_bound(self) -> dict[str, Any]:
-        """What terminals insist on: ε and δ, or nothing."""
+        """Bound ε and δ that terminals demand; empty for a training without privacy."""
         bound = Privacy.parse(self.privacy) if self.privacy else None
         return {"epsilon": bound.epsilon, "delta": bound.delta} if bound else {}
 
     def check_private(self, privacy: str) -> Privacy:
-        """The bound, once all that would tell more is refused."""
-        given = {"certify_every": self.certify_every, "target_gap": self.target_gap}
-        config = RunConfig(self.algorithm, options=self._options(), scale=self.scale or None, privacy=privacy, **given)  # type: ignore[arg-type]
+        """Return the privacy bound; refuse settings that release more than it covers."""
+        ends = {"certify_every": self.certify_every, "target_gap": self.target_gap}
+        config = RunConfig(self.algorithm, options=self._options(), scale=self.scale or None, privacy=privacy, **ends)  # type: ignore[arg-type]
         config.check()
-        _choose("test_rows", self.test_rows, (STATION,))
+        _check_choice("test_rows", self.test_rows, (STATION,))
         if len(self.classes) < 2:
-            raise ConfigError(f"--privacy {privacy}: labels of a regression have no bound; it is for classes")
+            raise ConfigError(f"--privacy {privacy}: labels of a regression have no bound; use it with classes only")
         return Privacy.parse(privacy)
 
     def private_plan(
@@ -100,7 +119,7 @@ class Learning:
         return planned(self.algorithm, options, kind, start, privacy, shape)
 
     def job(self) -> wire.Job:
-        """What the cloud tells the stations, and they their terminals."""
+        """Return the job that the cloud sends to the stations, and the stations to their terminals."""
         options = self._options()
         return wire.Job(
             algorithm=self.algorithm,
@@ -112,22 +131,29 @@ class Learning:
 
     @property
     def channel(self) -> Channel:
-        """What happens to updates and models on their way."""
+        """Channel of updates and models: precision, masks and noise on the wire."""
         return self._options().chosen_channel()
 
     def _options(self) -> Options:
-        """As they are given; a precision is that of a channel."""
+        """Return the options of the algorithm, with the precision in its channel."""
         return Options.of(**self.options).in_precision(self.precision)
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Prices and limits, as on the command line, and which types are measured instead.
+    """Prices and limits as on the command line, and the measured resource types.
 
-    ``measured`` may name ``time`` (seconds, elapsed), ``bytes`` and ``energy`` (joules: the powers below, in watts,
-    times the seconds that were measured). Their prices are first guesses, and follow what is measured.
-    ``deadline`` is how long, in seconds, a station waits for its terminals; terminals that would need longer get a
-    smaller H.
+    Attributes
+    ----------
+    cost, budget : tuple[str, ...]
+        Prices and limits, as for ``--cost`` and ``--budget``.
+    measured : tuple[str, ...]
+        Any of ``time`` (elapsed seconds), ``bytes`` and ``energy`` (joules: measured seconds times the powers below).
+        Prices of measured types are first guesses, which the cloud corrects after every round.
+    terminal_watts, station_watts : float
+        Power of a terminal and of a station while it works.
+    deadline : float
+        Seconds for which a station waits for its terminals; slower terminals get a smaller H.
     """
 
     cost: tuple[str, ...] = ()
@@ -138,24 +164,29 @@ class Resources:
     deadline: float = 30.0
 
     def __post_init__(self) -> None:
-        """Refuse types that nobody can measure, and prices, limits and powers that are none."""
+        """Refuse types that cannot be measured, and invalid prices, limits and powers."""
         for name in self.measured:
-            _choose("measured", name, MEASURABLE)
+            _check_choice("measured", name, MEASURABLE)
         check_numbers(self, 0.0, "deadline", above=True)
         check_numbers(self, 0.0, "terminal_watts", "station_watts")
-        for given, parse in (("cost", Cost.of), ("budget", Budget.of)):
+        for name, parse in (("cost", Cost.of), ("budget", Budget.of)):
             try:
-                parse(getattr(self, given))
+                parse(getattr(self, name))
             except RHFedMTLError as error:
-                raise ConfigError(f"{given} = {list(getattr(self, given))}: {error}") from None
+                raise ConfigError(f"{name} = {list(getattr(self, name))}: {error}") from None
 
 
 @dataclass(frozen=True)
 class Enrolment:
-    """Where nodes ask for certificates with tokens; without an address they cannot.
+    """The port at which nodes exchange tokens for certificates; without ``listen`` there is no such port.
 
-    ``address`` is how others reach it. Operators sign what is asked for, with `network sign`; where ``authority`` names
-    the folder with the key of the certificate authority, the cloud does it by itself.
+    Attributes
+    ----------
+    listen, address : str
+        Address to listen on, and the address that other machines use.
+    authority : str
+        Folder with the key of the certificate authority: the cloud then signs requests. Without it operators sign them
+        with ``rhfedmtl network sign``, and the cloud never has the key.
     """
 
     listen: str = ""
@@ -163,7 +194,7 @@ class Enrolment:
     authority: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse an address that newcomers could not use."""
+        """Refuse an address that new nodes could not use."""
         if self.listen:
             split_address(self.listen, "listen")
             split_address(self.address, "address")
@@ -171,7 +202,7 @@ class Enrolment:
 
 @dataclass(frozen=True)
 class StationEntry:
-    """What the cloud knows of a station: the address for its terminals, and who they are."""
+    """A station: its address for terminals, and the numbers of its terminals."""
 
     address: str
     terminals: tuple[int, ...] = ()
@@ -183,7 +214,7 @@ class StationEntry:
 
 @dataclass(frozen=True)
 class CloudConfig(Config):
-    """Configuration of the cloud; a journal longer than ``journal_bytes`` is replaced by a checkpoint."""
+    """The whole configuration file; a journal longer than ``journal_bytes`` is replaced by a checkpoint."""
 
     learning: Learning
     stations: tuple[StationEntry, ...]
@@ -195,30 +226,32 @@ class CloudConfig(Config):
 
     @property
     def result(self) -> Path:
-        """Folder with what the last training came to, for who asks when no cloud runs."""
+        """Folder with the result of the last training, which operators can read while no cloud runs."""
         return self.state / "result"
 
     def __post_init__(self) -> None:
-        """Refuse a network that does not add up."""
+        """Refuse settings that contradict each other."""
         split_address(self.node.listen, "node.listen")
         check_numbers(self, 1, "journal_bytes")
         if len(self.stations) != len(self.learning.tasks):
-            raise ConfigError(f"{len(self.stations)} stations for {len(self.learning.tasks)} tasks: one for each")
+            raise ConfigError(
+                f"{len(self.stations)} stations for {len(self.learning.tasks)} tasks: every task needs a station"
+            )
         ids = [check_number(t, TERMINAL) for entry in self.stations for t in entry.terminals]
         if len(set(ids)) < len(ids):
-            raise ConfigError("a terminal is under two stations: ids are global, each belongs to one")
+            raise ConfigError("a terminal is under two stations: numbers are global, so list each terminal once")
 
     def check_files(self) -> None:
-        """Refuse to start without the authority's key, where the cloud is to answer tokens with it."""
-        given = self.enrolment.authority
-        if given and not (self.folder / given / "ca.key").is_file():
-            missing = f"there is no file {self.folder / given / 'ca.key'}"
-            raise ConfigError(f"enrolment.authority = {given!r}: {missing}: put it there, or leave the line out")
+        """Refuse to start without the authority's key if the cloud should sign with it."""
+        authority = self.enrolment.authority
+        if authority and not (self.folder / authority / "ca.key").is_file():
+            missing = f"there is no file {self.folder / authority / 'ca.key'}"
+            raise ConfigError(f"enrolment.authority = {authority!r}: {missing}: put it there, or leave the line out")
 
 
 read_cloud = partial(read, CloudConfig, CLOUD)
 
 
-def _choose(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name} = {value!r}: choose from {', '.join(known)}{nearest(value, known)}")
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} = {value!r}: choose from {', '.join(choices)}{nearest(value, choices)}")

@@ -1,4 +1,9 @@
-"""What the cloud knows of its nodes: who belongs where, whose credentials are revoked, and open tokens."""
+"""Registry of the cloud's nodes: the station of each terminal, revoked certificates, and open tokens.
+
+`Commands` changes it for operators, and `Enrolment` for new nodes with a token. `StationSessions` and `Rosters` read
+it. Every change goes to disk before it takes effect, so a cloud that restarts never forgets a revocation. The registry
+never talks to a node.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +23,35 @@ from rhfedmtl.errors import ConfigError, PeerError
 REGISTRY = "registry.state"
 TOKEN_S = 24 * 3600.0
 SHORTEST_SERIAL = 24
-"""Hexadecimal digits; serial numbers are drawn with 160 bits, so that a number of a node is none."""
+"""Smallest number of hexadecimal digits of a serial number. Serial numbers have 160 random bits, so the number of a node
+is never taken for a serial number."""
 
 
 @dataclass
 class NodeRegistry:
-    """Written down before anybody is told of a change."""
+    """Tables of nodes and tokens in a state file; a change is on disk before it takes effect."""
 
     file: StateFile
     station: dict[int, int]
+    """Station of each terminal; −1 if it has left the network."""
     address: dict[int, str]
+    """Address of each station for its terminals."""
     revoked: set[str] = field(default_factory=set)
+    """Serial numbers of revoked certificates."""
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Open tokens by the hash of their secret."""
     issued: dict[str, list[str]] = field(default_factory=dict)
+    """Serial numbers of the certificates that each node received for a token."""
     before: dict[int, int] = field(default_factory=dict)
-    """Terminals on their way from one station to another, and where they come from."""
+    """Terminals that are moving to another station, with the station that they leave."""
     cut_off: list[str] = field(default_factory=list)
-    """Nodes whose certificates were revoked, and that got none for a token since."""
+    """Nodes whose certificates were revoked and that have not received a new certificate since."""
     planned: frozenset[int] = frozenset()
-    """Terminals of the configuration: they have had credentials from the beginning."""
+    """Terminals of the configuration: they have credentials from the start."""
 
     @classmethod
     def open(cls, config: CloudConfig) -> NodeRegistry:
-        """From the state folder, or as the configuration has it."""
+        """Read the registry from the state folder; without a file, make it from the configuration."""
         file = StateFile(config.state / REGISTRY, fsync=True)
         home = {t: b for b, entry in enumerate(config.stations) for t in entry.terminals}
         addresses = {b: entry.address for b, entry in enumerate(config.stations)}
@@ -60,23 +71,30 @@ class NodeRegistry:
         return registry
 
     def homes(self, station: int) -> list[int]:
-        """Terminals that belong to a station."""
+        """Return the terminals that belong to a station."""
         return sorted(t for t, b in self.station.items() if b == station)
 
     def expected(self, station: int) -> set[int]:
-        """Those that a training waits for when it begins: not one that was invited and never came, or was cut off."""
-        known = {*self.planned, *(t for t in self.station if f"{TERMINAL}/{t}" in self.issued)}
-        return {t for t in self.homes(station) if t in known and f"{TERMINAL}/{t}" not in self.cut_off}
+        """Return the terminals of a station for which a training waits at its start.
+
+        It does not wait for terminals that were invited but never enrolled, or that were cut off.
+        """
+        enrolled = {*self.planned, *(t for t in self.station if f"{TERMINAL}/{t}" in self.issued)}
+        return {t for t in self.homes(station) if t in enrolled and f"{TERMINAL}/{t}" not in self.cut_off}
 
     def allowed(self, station: int) -> list[int]:
-        """Terminals that may join a station: its own, and those that are to leave it, should it lose its memory."""
+        """Return the terminals that may join a station.
+
+        These include terminals that are still moving away, because they join again if the station loses its memory.
+        """
         return sorted({*self.homes(station), *(t for t, b in self.before.items() if b == station)})
 
     def place(self, terminal: int, station: int) -> None:
-        """Let a terminal belong to a station (−1: to none)."""
-        self._change(**self._placed(terminal, station))
+        """Assign a terminal to a station; −1 removes it from the network."""
+        self._change(**self._placement(terminal, station))
 
-    def _placed(self, terminal: int, station: int) -> dict[str, Any]:
+    def _placement(self, terminal: int, station: int) -> dict[str, Any]:
+        """Return the tables ``station`` and ``before`` after an assignment."""
         check_number(terminal, TERMINAL)
         if station != -1 and check_number(station, STATION) not in self.address:
             raise ConfigError(f"no station {station}: there are {len(self.address)}, from 0")
@@ -87,60 +105,81 @@ class NodeRegistry:
         return {"station": {**self.station, terminal: station}, "before": before}
 
     def arrived(self, station: int, terminals: Iterable[int]) -> bool:
-        """Note who is a member of a station; whether one of them was on its way there."""
-        there = {t for t in terminals if t in self.before and self.station[t] == station}
-        if there:
-            self._change(before={t: b for t, b in self.before.items() if t not in there})
-        return bool(there)
+        """Note the members of a station; return True if a moving terminal has arrived there."""
+        arrivals = {t for t in terminals if t in self.before and self.station[t] == station}
+        if arrivals:
+            self._change(before={t: b for t, b in self.before.items() if t not in arrivals})
+        return bool(arrivals)
 
     def revoke(self, node: str, serials: Sequence[str] = ()) -> list[str]:
-        """Let all certificates of a node count no more: those that are named, and those issued here; or one serial."""
-        known = {*serials, *self.issued.get(node, ())}
-        found = known or {node}
-        if (not known and len(node) < SHORTEST_SERIAL) or set("".join(found)) - set("0123456789abcdef"):
+        """Revoke all certificates of a node, and return their serial numbers.
+
+        Parameters
+        ----------
+        node : str
+            A node, as in ``terminal/3``, or a single serial number.
+        serials : Sequence[str]
+            Further serial numbers of the node, for example from `network init`.
+        """
+        registered = {*serials, *self.issued.get(node, ())}
+        revoked = registered or {node}
+        if (not registered and len(node) < SHORTEST_SERIAL) or set("".join(revoked)) - set("0123456789abcdef"):
             raise ConfigError(
-                f"no certificate of {node!r} is known here: name the node, as in terminal/3, or a whole serial number, "
-                "which is in the log of the node that it connects to"
+                f"the registry has no certificate of {node!r}: name the node, as in terminal/3, or a whole serial "
+                "number, which is in the log of the node that it connects to"
             )
-        self._change(revoked=self.revoked | found, cut_off=[*self.cut_off, node])
-        return sorted(found)
+        self._change(revoked=self.revoked | revoked, cut_off=[*self.cut_off, node])
+        return sorted(revoked)
 
     def invite(self, role: str, number: int | None, station: int | None) -> tuple[str, int]:
-        """A secret for one certificate, and the node that it is for: a new terminal where no number is given."""
+        """Make a token for a single certificate; return its secret and the number of the node.
+
+        Parameters
+        ----------
+        role : str
+            Terminal or station.
+        number : int, optional
+            Number of the node. By default the next free number, for a new terminal.
+        station : int, optional
+            Station of a terminal. By default its present station.
+        """
         if role not in (TERMINAL, STATION):
             raise ConfigError(f"no token for a {role}: tokens are for terminals and stations")
         tokens = {key: token for key, token in self.tokens.items() if token["until"] >= time.time()}
         if role == STATION and number not in self.address:
             raise ConfigError(f"name the station: there are {len(self.address)}, from 0")
         if role == STATION and station is not None:
-            raise ConfigError("a station is under no other: name the one that gets new credentials by its number alone")
+            raise ConfigError("a station belongs to no other station: name it by its number alone")
         if number is None:
-            taken = [*self.station, *(token["number"] for token in tokens.values() if token["role"] == TERMINAL)]
-            number = max(taken, default=-1) + 1
+            numbers = [*self.station, *(token["number"] for token in tokens.values() if token["role"] == TERMINAL)]
+            number = max(numbers, default=-1) + 1
         check_number(number, role)
-        changed = self._placed(number, station) if role == TERMINAL and station is not None else {}
+        changed = self._placement(number, station) if role == TERMINAL and station is not None else {}
         if role == TERMINAL and changed.get("station", self.station).get(number, -1) < 0:
-            raise ConfigError(f"terminal {number} belongs to no station yet: name one")
+            raise ConfigError(f"terminal {number} belongs to no station yet: name its station")
         secret = secrets.token_urlsafe(24)
         tokens[_hash(secret)] = {"role": role, "number": number, "until": time.time() + TOKEN_S}
         self._change(tokens=tokens, **changed)
         return secret, number
 
     def knows(self, secret: str) -> bool:
-        """Whether a secret is one of those that were given out and not used."""
+        """Return True if a secret belongs to an open token."""
         return _hash(secret) in self.tokens
 
     def find(self, secret: str) -> tuple[str, int]:
-        """Role and number that a secret stands for."""
-        found = self.tokens.get(_hash(secret))
-        if found is None:
-            raise PeerError("this token is not known, or was used already: ask for a new one")
-        if found["until"] < time.time():
-            raise PeerError("this token is too old: ask for a new one")
-        return found["role"], found["number"]
+        """Return role and number of the node that a secret is for; refuse a used or expired token."""
+        token = self.tokens.get(_hash(secret))
+        if token is None:
+            raise PeerError("this token is not known, or was used already: ask for a new token")
+        if token["until"] < time.time():
+            raise PeerError("this token is too old: ask for a new token")
+        return token["role"], token["number"]
 
     def ask(self, secret: str, request: bytes) -> bytes:
-        """The certificate that an operator signed for this request; nothing yet, and it waits to be signed."""
+        """Return the certificate that an operator signed for this request.
+
+        Empty while it is not signed: the request then waits for the signature.
+        """
         self.find(secret)
         token = self.tokens[_hash(secret)]
         if token.get("request") != request.decode():
@@ -150,29 +189,29 @@ class NodeRegistry:
         return str(token.get("certificate", "")).encode()
 
     def waiting(self) -> dict[str, dict[str, Any]]:
-        """Requests that wait for an operator's signature, by the hashes of their tokens."""
+        """Return the requests that wait for an operator's signature, by the hashes of their tokens."""
         now = time.time()
-        waits = {key: token for key, token in self.tokens.items() if token.get("request") and token["until"] >= now}
-        return {key: token for key, token in waits.items() if not token.get("certificate")}
+        valid = {key: token for key, token in self.tokens.items() if token.get("request") and token["until"] >= now}
+        return {key: token for key, token in valid.items() if not token.get("certificate")}
 
     def sign(self, token: str, certificate: str) -> None:
-        """Take a certificate for a request that waits."""
+        """Store the certificate for a waiting request."""
         if token not in self.waiting():
-            raise ConfigError("nobody waits for this certificate any more: look again")
+            raise ConfigError("no node waits for this certificate any more: list the requests again")
         self._change(tokens={**self.tokens, token: self.tokens[token] | {"certificate": certificate}})
 
     def redeem(self, secret: str, serial: str) -> None:
-        """Note the certificate that was made for a secret, which counts no more: it can be revoked by its node."""
+        """Close the token of a secret, and note its certificate, so `revoke` finds it by the name of the node."""
         role, number = self.find(secret)
         node = f"{role}/{number}"
         self._change(
             tokens={key: token for key, token in self.tokens.items() if key != _hash(secret)},
             issued={**self.issued, node: [*self.issued.get(node, ()), serial]},
-            cut_off=[each for each in self.cut_off if each != node],
+            cut_off=[entry for entry in self.cut_off if entry != node],
         )
 
     def _change(self, **changed: Any) -> None:
-        """Write down how things stand with these changes, and only then let them count."""
+        """Write all tables with these changes to disk, and only then change them in memory."""
         table = {name: changed.get(name, getattr(self, name)) for name in _WRITTEN}
         self.file.write(json.dumps({**table, "revoked": sorted(table["revoked"])}).encode())
         for name, value in changed.items():
