@@ -480,7 +480,7 @@ def test_tokens_count_once(tmp_path: Path) -> None:
     assert Token.parse(token.text()) == token
     with pytest.raises(ConfigError, match="no token"):
         Token.parse("abc")
-    with pytest.raises(ConfigError, match="name one"):
+    with pytest.raises(ConfigError, match="name its station"):
         registry.invite("terminal", 9, None)
 
 

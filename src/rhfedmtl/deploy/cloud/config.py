@@ -89,8 +89,8 @@ class Learning:
             )
         if open_weights := self._options().auto:
             raise ConfigError(
-                f"{open_weights[0]} = auto: no node has all rows, so the network cannot choose it. Run `rhfedmtl train` "
-                "on similar rows and give the number that it chooses"
+                f"{open_weights[0]} = auto: no node has all rows, so the network cannot choose it. Run "
+                "`rhfedmtl train` on similar rows and give the number that it chooses"
             )
         if self.privacy:
             self.check_private(self.privacy)

@@ -1,8 +1,9 @@
-"""Prices of what is measured: seconds, bytes and joules of a round, as the last rounds had them.
+"""Prices and charges of measured resource types: seconds, bytes and joules.
 
-A plan is made with these prices, seconds and joules with a margin, and their total is set aside before a round, bytes
-as if every question had to be sent again. Stations close a round at its deadline, which is the time that was set aside,
-so a round takes longer by no more than the message that is under way then.
+`MeasuredAccounting` calls `MeasuredPrices`: before a round for the prices of the plan, after it for the charges. Prices
+follow the last rounds. Prices of seconds and joules have a margin. Before a round, the total at these prices is
+reserved, for bytes as if every request were sent again. Stations close a round at its deadline, which comes from the
+reserved time, so a round exceeds it only by the message that is on its way then.
 """
 
 from __future__ import annotations
@@ -21,19 +22,25 @@ from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts, Place
 from rhfedmtl.resources.costs import Budget, Cost, FloatArray, Prices, read_resources
 
 MARGIN = 2.0
-"""How much longer than the last rounds a round may take before it is cut off."""
-MEMORY = 0.3
+"""Plan and reserve this many times the seconds of the last rounds; a round that takes longer is cut off."""
+LATEST_WEIGHT = 0.3
 """Weight of the latest round in the running means."""
-ON_SITE = 0.8
-"""Share of the time of a round that stations may use; the rest is for the links between them and the cloud."""
-WORTH_TELLING = 0.1
-"""Prices that move by less than this share are left as they are, and so are plans made with them."""
+STATION_SHARE = 0.8
+"""Share of the reserved time that stations may use; the rest is for the links between stations and cloud."""
+NOTICEABLE_CHANGE = 0.1
+"""Keep the planning prices, and the plans made with them, while every price changes by less than this share."""
 FIRST_STEP_S, FIRST_LINK_S, FIRST_STATION_S = 1e-4, 0.02, 0.02
+"""First guesses of the seconds of a local step, of the link of a terminal, and of a station."""
 
 
 @dataclass
 class Speeds:
-    """Running means: seconds of a step and of the link of each terminal, of a station's own share, and bytes."""
+    """Running means of seconds and bytes.
+
+    ``step`` and ``link`` are seconds of a local step and of the link of each terminal. ``station`` and ``cloud`` are
+    seconds of a round apart from waiting for the terminals, and of the links to the cloud. The bytes are the largest of
+    any terminal and any station.
+    """
 
     step: FloatArray
     link: FloatArray
@@ -44,41 +51,52 @@ class Speeds:
 
 
 class MeasuredPrices:
-    """Turns what the rounds showed into prices to plan and to reserve by, and into charges."""
+    """Turns the measurements of the last rounds into prices for plans and reservations, and into charges.
+
+    ``names`` are the measured types that have a price.
+    """
 
     def __init__(self, resources: Resources, cost: Cost) -> None:
         self._resources, self._cost = resources, cost
         self.names = tuple(name for name in resources.measured if name in cost)
         self._speeds = Speeds(np.empty(0), np.empty(0))
-        self._told: Cost | None = None
+        self._published: Cost | None = None  # the last planning prices
 
     def __bool__(self) -> bool:
         return bool(self.names)
 
     def state(self) -> dict[str, Any]:
-        """What the rounds so far have shown."""
-        return {"speeds": vars(self._speeds), "told": self._told}
+        """Return the measurements and the last planning prices."""
+        return {"speeds": vars(self._speeds), "told": self._published}
 
     def resume(self, state: dict[str, Any]) -> Cost | None:
-        """Go on from what `state` gave; the prices that were told last."""
+        """Continue from the result of `state`, and return the last planning prices."""
         speeds: dict[str, Any] = state["speeds"]
         self._speeds = Speeds(**{**speeds, "step": np.copy(speeds["step"]), "link": np.copy(speeds["link"])})
-        self._told = None if state["told"] is None else Cost(state["told"])
-        return self._told
+        self._published = None if state["told"] is None else Cost(state["told"])
+        return self._published
 
     def planning(self, n_terminals: int, bytes_per_round: float, bytes_per_cloud_round: float) -> Cost:
-        """Prices for a plan: those declared as they are, those measured by what the last rounds showed.
+        """Return the prices for a plan: declared prices unchanged, measured prices by the last rounds.
 
-        Bytes are those that a terminal, and a station, would have by the sizes of their messages alone.
+        Parameters
+        ----------
+        n_terminals : int
+            Number of terminals; new terminals get the median speed.
+        bytes_per_round : float
+            Bytes of a terminal in a round, by the sizes of its messages alone.
+        bytes_per_cloud_round : float
+            Bytes of a station in a server iteration, by the sizes of its messages alone.
         """
-        self._grow(n_terminals)
-        live = {name: self._prices(name, bytes_per_round, bytes_per_cloud_round) for name in self.names}
-        made = Cost({**self._cost.types, **live})
-        if self._told is None or _moved(self._told, made, self.names):
-            self._told = made
-        return self._told
+        self._add_terminals(n_terminals)
+        measured = {name: self._prices(name, bytes_per_round, bytes_per_cloud_round) for name in self.names}
+        cost = Cost({**self._cost.types, **measured})
+        if self._published is None or _has_changed(self._published, cost, self.names):
+            self._published = cost
+        return self._published
 
     def _prices(self, name: str, bytes_per_round: float, bytes_per_cloud_round: float) -> Prices:
+        """Return the prices of a measured type by the running means."""
         speeds, watts = self._speeds, self._resources
         if name == "bytes":
             below = max(1.0, speeds.terminal_bytes / max(bytes_per_round, 1.0))
@@ -104,79 +122,86 @@ class MeasuredPrices:
             watts.terminal_watts * slowest[1],
         )
 
-    def learn(self, seen: Round) -> None:
-        """Take in a round."""
-        for t, effort in seen.efforts.items():
+    def learn(self, last_round: Round) -> None:
+        """Update the running means with a round."""
+        for t, effort in last_round.efforts.items():
             if effort.answered and effort.local_steps and t < len(self._speeds.step):
                 self._speeds.step[t] = _mix(self._speeds.step[t], effort.work_seconds / effort.local_steps)
                 self._speeds.link[t] = _mix(self._speeds.link[t], effort.wait_seconds - effort.work_seconds)
-        self._forget_slowness(seen)
-        waits = _station_waits(seen)
-        own = [a.seconds - waits.get(b, 0.0) for b, a in seen.answers.items() if a.WhichOneof("body") == "round"]
-        self._speeds.station = _mix(self._speeds.station, max(own, default=self._speeds.station))
-        each = [float(e.bytes_down + e.bytes_up) for e in seen.efforts.values()]
-        self._speeds.terminal_bytes = _mix(self._speeds.terminal_bytes, max(each, default=0.0))
+        self._forget_slowness(last_round)
+        waits, answers = _station_waits(last_round), last_round.answers
+        station = [a.seconds - waits.get(b, 0.0) for b, a in answers.items() if a.WhichOneof("body") == "round"]
+        self._speeds.station = _mix(self._speeds.station, max(station, default=self._speeds.station))
+        terminal_bytes = [float(e.bytes_down + e.bytes_up) for e in last_round.efforts.values()]
+        self._speeds.terminal_bytes = _mix(self._speeds.terminal_bytes, max(terminal_bytes, default=0.0))
 
     def _forget_slowness(self, last: Round) -> None:
-        """Move terminals without an order towards the median speed: a straggler gets another try later."""
+        """Move terminals without an order towards the median speed, so a straggler gets another order later."""
         worked = [t for t, e in last.efforts.items() if e.answered and e.local_steps and t < len(self._speeds.step)]
         if not worked:
             return
         idle = np.setdiff1d(np.arange(len(self._speeds.step)), list(last.efforts))
         for seconds in (self._speeds.step, self._speeds.link):
             median = float(np.median(seconds[worked]))
-            seconds[idle] = np.minimum(seconds[idle], (1.0 - MEMORY) * seconds[idle] + MEMORY * median)
+            target = (1.0 - LATEST_WEIGHT) * seconds[idle] + LATEST_WEIGHT * median
+            seconds[idle] = np.minimum(seconds[idle], target)
 
-    def parts(self, seen: Round, n_terminals: int, n_tasks: int) -> dict[str, Parts]:
-        """What each node used of each measured type in a round."""
+    def parts(self, last_round: Round, n_terminals: int, n_tasks: int) -> dict[str, Parts]:
+        """Return the use of each measured type by each node in a round.
+
+        A terminal that did not answer counts as working for the whole time that its station waited.
+        """
         work, link, used = (np.zeros(n_terminals) for _ in range(3))
         station, longest = np.zeros(n_tasks), np.zeros(n_tasks)
-        for t, effort in seen.efforts.items():
+        for t, effort in last_round.efforts.items():
             work[t] = effort.work_seconds if effort.answered else effort.wait_seconds
             link[t] = max(0.0, effort.wait_seconds - work[t])
             used[t] = effort.bytes_down + effort.bytes_up
-        for b, waited in _station_waits(seen).items():
-            station[b], longest[b] = max(0.0, seen.answers[b].seconds - waited), waited
+        for b, waited in _station_waits(last_round).items():
+            station[b], longest[b] = max(0.0, last_round.answers[b].seconds - waited), waited
         watts = self._resources
-        every = {
+        by_type = {
             "time": Parts(work, link, station),
             "bytes": Parts(0.0, used, 0.0),
             "energy": Parts(watts.terminal_watts * work, 0.0, watts.station_watts * (station + longest)),
         }
-        return {name: every[name] for name in self.names}
+        return {name: by_type[name] for name in self.names}
 
-    def link_charges(self, number: int, layout: Placement, overhead: Overhead, seen: Round | None) -> list[Charge]:
-        """Charges for the links between stations and cloud since the last round, and what they tell of prices.
+    def link_charges(
+        self, number: int, layout: Placement, overhead: Overhead, last_round: Round | None
+    ) -> list[Charge]:
+        """Return the charges of the links between stations and cloud since the last call, and learn from them.
 
-        Certificates and what else no round pays for are among them, with the links to terminals.
+        Requests outside rounds, such as certificates, are charged here too, with their bytes to and from terminals.
         """
         seconds, n_bytes, aside = overhead.take()
-        if seen is not None:
-            for b, answer in seen.answers.items():
+        if last_round is not None:
+            for b, answer in last_round.answers.items():
                 n_bytes[b] += answer.bytes_down + answer.bytes_up
                 aside[b] += answer.bytes_below
-        made = []
+        charges = []
         if "time" in self.names and seconds > 0.0:
-            made.append(Charge.make(number, CLOUD, "time", layout, None, seconds))
+            charges.append(Charge.make(number, CLOUD, "time", layout, None, seconds))
         if "bytes" in self.names and (n_bytes + aside).any():
-            made.append(Charge.make(number, STATION_LINK, "bytes", layout, None, n_bytes + aside))
+            charges.append(Charge.make(number, STATION_LINK, "bytes", layout, None, n_bytes + aside))
         self._speeds.cloud = _mix(self._speeds.cloud, seconds)
         self._speeds.station_bytes = _mix(self._speeds.station_bytes, float(n_bytes.max(initial=0.0)))
-        return made
+        return charges
 
-    def waits(self, worst: dict[str, float], room: dict[str, float], patience: float) -> tuple[float, float]:
-        """How long stations may wait in a round for which ``worst`` was set aside, and the cloud for a station then.
+    def waits(self, worst: dict[str, float], remaining: dict[str, float], patience: float) -> tuple[float, float]:
+        """Return the deadline of a round for its stations, and the seconds that the cloud then waits for a station.
 
-        Where time is measured and limited, a part of what was set aside is kept for the way back.
+        If time is measured and limited, both follow from the reserved time ``worst["time"]``: stations may use a share
+        of it, and the rest is for the links to the cloud. ``remaining`` is the budget beyond the reservation.
         """
         limit = self._resources.deadline
-        if "time" not in self.names or "time" not in room:
+        if "time" not in self.names or "time" not in remaining:
             return limit, patience
-        deadline = min(limit, ON_SITE * worst["time"])
-        return deadline, min(patience, worst["time"] - deadline + max(0.0, room["time"]))
+        deadline = min(limit, STATION_SHARE * worst["time"])
+        return deadline, min(patience, worst["time"] - deadline + max(0.0, remaining["time"]))
 
-    def _grow(self, n: int) -> None:
-        """Room for terminals that came since; they are taken to be like the others."""
+    def _add_terminals(self, n: int) -> None:
+        """Give new terminals the median speed of the others, or the first guess if there are no others."""
         speeds, missing = self._speeds, n - len(self._speeds.step)
         if missing > 0:
             step = float(np.median(speeds.step)) if len(speeds.step) else self._guess("terminal_step", FIRST_STEP_S)
@@ -186,14 +211,17 @@ class MeasuredPrices:
             speeds.step = np.append(speeds.step, np.full(missing, step))
             speeds.link = np.append(speeds.link, np.full(missing, link))
 
-    def _guess(self, price: str, otherwise: float) -> float:
-        """The price that the configuration gives for time, as a first guess."""
-        given = float(np.max(getattr(self._cost["time"], price))) if "time" in self._cost else 0.0
-        return given or otherwise
+    def _guess(self, price: str, default: float) -> float:
+        """Return the configured price of time as a first guess, or the default."""
+        configured = float(np.max(getattr(self._cost["time"], price))) if "time" in self._cost else 0.0
+        return configured or default
 
 
 def costs_and_limits(resources: Resources, spec: dict[str, Any], measured: Sequence[str]) -> tuple[Cost, Budget]:
-    """Return the prices and the limits of a training, with a place for every measured type."""
+    """Return the prices and limits of a training; every measured type has a price, which may be zero.
+
+    Refuse a limit on a type that this network has not counted so far.
+    """
     measured = spec.get("measured", measured)
     unpriced = [f"{name}=0" for name in measured if name not in Cost.of(resources.cost)]
     cost, budget = read_resources([*resources.cost, *unpriced], spec["budget"] or resources.budget)
@@ -201,7 +229,7 @@ def costs_and_limits(resources: Resources, spec: dict[str, Any], measured: Seque
         if name in budget and name not in cost:
             command = "reset" if name == "bytes" else f"init --measure {name}"
             raise BudgetError(
-                f"budget {name}={budget[name]:g}: this network has not counted {name} so far; begin again with "
+                f"budget {name}={budget[name]:g}: this network has not counted {name} so far; start over with "
                 f"`rhfedmtl network {command}`"
             )
     missing = {name: Prices(adds="elapsed" if name == "time" else "sum") for name in measured if name not in cost}
@@ -212,31 +240,31 @@ def costs_and_limits(resources: Resources, spec: dict[str, Any], measured: Seque
 
 
 def measured_types(resources: Resources, spec: dict[str, Any], cost: Cost | None) -> list[str]:
-    """Return the measured types: the configured, and bytes if the first training limits them and they have no price.
+    """Return the measured types: the configured types, and bytes if they have a limit but no price.
 
-    ``cost`` has the types of earlier trainings.
+    ``cost`` has the types of earlier trainings, if there were any: only the first training can add bytes.
     """
     first = Budget.of(spec["budget"] or resources.budget) if cost is None else cost
     more = {"bytes"} & set(first) - {*resources.measured, *Cost.of(resources.cost)}
     return [*resources.measured, *more]
 
 
-def _station_waits(seen: Round) -> dict[int, float]:
-    """How long each station waited for the slowest of its terminals."""
-    answers = {b: a.round for b, a in seen.answers.items() if a.WhichOneof("body") == "round"}
+def _station_waits(last_round: Round) -> dict[int, float]:
+    """Return the seconds for which each station waited for the slowest of its terminals."""
+    answers = {b: a.round for b, a in last_round.answers.items() if a.WhichOneof("body") == "round"}
     return {b: max((e.wait_seconds for e in r.efforts), default=0.0) for b, r in answers.items()}
 
 
 def _mix(old: float, new: float) -> float:
-    """Running mean; a slower round counts at once."""
-    return max(new, 0.0) if new > old else (1.0 - MEMORY) * old + MEMORY * max(new, 0.0)
+    """Return the running mean; a larger value replaces it at once."""
+    return max(new, 0.0) if new > old else (1.0 - LATEST_WEIGHT) * old + LATEST_WEIGHT * max(new, 0.0)
 
 
-def _moved(old: Cost, new: Cost, names: tuple[str, ...]) -> bool:
-    """Whether a measured price has moved enough to plan anew."""
+def _has_changed(old: Cost, new: Cost, names: tuple[str, ...]) -> bool:
+    """Return True if a measured price has changed enough for a new plan."""
     for name in names:
         for part in ("terminal_step", "station_round", "cloud_round", "terminal_byte_up", "station_byte_up"):
             a, b = np.asarray(getattr(old[name], part)), np.asarray(getattr(new[name], part))
-            if a.shape != b.shape or np.any(np.abs(a - b) > WORTH_TELLING * np.maximum(a, b)):
+            if a.shape != b.shape or np.any(np.abs(a - b) > NOTICEABLE_CHANGE * np.maximum(a, b)):
                 return True
     return False

@@ -23,8 +23,7 @@ from rhfedmtl.errors import ConfigError, PeerError
 REGISTRY = "registry.state"
 TOKEN_S = 24 * 3600.0
 SHORTEST_SERIAL = 24
-"""Smallest number of hexadecimal digits of a serial number. Serial numbers have 160 random bits, so the number of a node
-is never taken for a serial number."""
+"""Fewest hexadecimal digits of a serial number, which has 160 random bits; the number of a node is shorter."""
 
 
 @dataclass

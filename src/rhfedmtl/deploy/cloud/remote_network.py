@@ -1,4 +1,22 @@
-"""The stations as a `Network`: what a run asks for goes to them as requests, what they answer comes back as arrays."""
+"""`RemoteNetwork`: the stations as a `Network` of arrays, so the usual training loop runs over real nodes.
+
+`Run` calls it in the training thread, exactly as it calls a simulated network. It turns each call into a request to
+every station, and the answers into arrays.
+
+Theory of operation.
+
+1. Every request goes through `Partners` and the journal. After a kill the same calls therefore return the same arrays.
+2. Before a server iteration, `sync` asks for the members if a station has reported a change. ``station`` and ``sizes``
+   have an entry for every terminal number; a terminal without a station has −1.
+3. Each server iteration is an ``assign``, some ``round`` and a ``report``. A station that is away for too long misses a
+   round with all its terminals.
+4. A certificate needs all stations: `Partners.from_all` raises `IncompleteError` if an answer is missing.
+5. Reports and sums are checked against the bounds of the station's rows (`checks.StationBounds`). A station that sends
+   impossible numbers is excluded for the rest of the training.
+6. `Standing` remembers the position of each station, so a station that was restored from an old copy is detected.
+
+`state` and `resume` are part of the checkpoint. Their keys are a file format: do not rename them.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +50,16 @@ from rhfedmtl.training.privacy import PrivatePlan
 
 
 class Round(NamedTuple):
-    """A round as it went: the answers of the stations, with the efforts of the terminals."""
+    """Answers of the stations in the last round, and the efforts of the terminals."""
 
     answers: Answers
     efforts: dict[int, wire.Effort]
     unknown: frozenset[int]
-    """Stations that were asked and never answered: their terminals may have worked."""
+    """Stations that received the request and did not answer: their terminals may have worked."""
 
 
 class Standing(NamedTuple):
-    """How far a station had come when it last answered a round. In one epoch none of it ever goes back."""
+    """Position of a station when it last answered a round. Within an epoch, round and membership never decrease."""
 
     epoch: str
     round: int
@@ -49,28 +67,40 @@ class Standing(NamedTuple):
 
 
 class RemoteNetwork:
-    """The `Network` of a training whose stations are processes elsewhere.
+    """The `Network` of a training whose stations are processes on other machines.
 
-    `Run` calls it in the thread of the training. `Partners` asks the stations through the journal, so after a kill the
-    same calls give the same arrays. It never draws a random number, and never changes the members.
+    It never draws a random number, and never changes the members.
+
+    Parameters
+    ----------
+    config : CloudConfig
+        Configuration of the cloud.
+    method : Method
+        Method of the algorithm that the network runs.
+    journal : TrainingJournal
+        Carries the requests, and replays answers after a kill.
+    memberships : Callable[[], dict[int, int]]
+        Returns the number of membership changes of each station, as it last reported.
     """
 
     def __init__(
         self, config: CloudConfig, method: Method, journal: TrainingJournal, memberships: Callable[[], dict[int, int]]
     ) -> None:
         self.config, self.method, self._journal = config, method, journal
-        self._heard = memberships  # how often the members of each station have changed, as it told last
+        self._latest_memberships = memberships
         self._job = config.learning.job()
         self.shape = jobs.shape_of(self._job, method)
         self._matrix, self._shared = jobs.matrix_of(self._job, method)
         self.n_stations = len(config.stations)
         self.partners = Partners(config, journal)
         self.excluded = self.partners.excluded
-        self.station: IntArray = np.empty(0, dtype=np.int64)  # of every terminal
-        self.sizes: IntArray = np.empty(0, dtype=np.int64)  # its samples, the last that are known
+        self.station: IntArray = np.empty(0, dtype=np.int64)
+        """Station of every terminal; −1 if it has none."""
+        self.sizes: IntArray = np.empty(0, dtype=np.int64)
+        """Samples of every terminal, as last reported."""
         self._memberships: dict[int, int] = {}
         self.silent: dict[int, str] = {}
-        """Stations that did not say who is there, and why."""
+        """Stations that did not report their members, with the reason."""
         self.deadline = config.resources.deadline
         self.last_round = Round({}, {}, frozenset())
         self.scalers: list[Scaler] | None = None
@@ -78,19 +108,19 @@ class RemoteNetwork:
         self.noising: Noising | None = None
         self.anchors: dict[int, Anchor] = {}
         self.announced = 0
-        """The last round that the journal tells of."""
+        """The last round in the journal."""
         self._standing: dict[int, Standing] = {}
         self._reported: dict[int, tuple[int, int, Float64Array]] = {}  # round, membership and v_b of the last reports
 
     def is_behind(self, station: int, hello: wire.Hello) -> bool:
-        """Whether a station knows less than it told before: its state was put back from an old copy."""
-        known = self._standing.get(station)
-        if known is None or known.epoch != hello.epoch:
+        """Return True if a station is behind its last report: its state was put back from an old copy."""
+        standing = self._standing.get(station)
+        if standing is None or standing.epoch != hello.epoch:
             return False
-        return hello.round < known.round or hello.membership < known.membership
+        return hello.round < standing.round or hello.membership < standing.membership
 
     def agreed(self, station: int) -> jobs.Agreement:
-        """What a station, and its terminals, were told before the first round."""
+        """Return the agreements of round zero for a station and its terminals."""
         return jobs.Agreement(
             None if self.scalers is None else Scaling.of(self.scalers[station], self.method.channel.moments_dtype),
             None if self.levels is None else Centring(float(self.levels[station])),
@@ -99,14 +129,14 @@ class RemoteNetwork:
 
     @property
     def message_sizes(self) -> MessageSizes:
-        """Bytes of the messages of a round, by which declared prices of bytes are charged."""
-        channel, here = self.method.channel, self.station[self.station >= 0]
-        among = int(np.bincount(here).max(initial=0)) if channel.sums_only else 0
-        return message_sizes(self._matrix, self._shared, self.method.profile_length, channel, among)
+        """Bytes of the messages of a round, which declared prices of bytes use."""
+        channel, stations = self.method.channel, self.station[self.station >= 0]
+        largest_station = int(np.bincount(stations).max(initial=0)) if channel.sums_only else 0
+        return message_sizes(self._matrix, self._shared, self.method.profile_length, channel, largest_station)
 
     @property
     def models(self) -> Float64Array:
-        """What orders start from, of every station."""
+        """Model of every station, from which its orders start."""
         answers = self.partners.ask("models", None, self.partners.each(lambda b: wire.Request(models=wire.Nothing())))
         models = np.zeros((self.n_stations, *self._matrix))
         for b, tensor in self.partners.from_all(answers, "models").items():
@@ -114,23 +144,26 @@ class RemoteNetwork:
         return models
 
     def sync(self, *, first: bool = False) -> bool:
-        """Ask who is where, if anything has changed; True if so."""
+        """Ask the stations for their members if a station has reported a change; return True if members changed.
 
-        def news() -> dict[str, Any] | None:
-            known = self._heard()
-            if not first and known == self._memberships:
+        The ``first`` call always asks.
+        """
+
+        def changed_memberships() -> dict[str, Any] | None:
+            memberships = self._latest_memberships()
+            if not first and memberships == self._memberships:
                 return None
-            return {str(b): number for b, number in known.items()}
+            return {str(b): number for b, number in memberships.items()}
 
-        found = self._journal.write_once("news", news)
-        if found is None:
+        if self._journal.write_once("news", changed_memberships) is None:
             return False
         answers = self.partners.ask("roster", None, self.partners.each(lambda b: wire.Request(roster=wire.Nothing())))
-        before = self.station
-        self._take(answers)
-        return not np.array_equal(before, self.station) or first
+        old_station = self.station
+        self._take_rosters(answers)
+        return not np.array_equal(old_station, self.station) or first
 
-    def _take(self, answers: Answers) -> None:
+    def _take_rosters(self, answers: Answers) -> None:
+        """Update the station and the size of every terminal; a station without an answer keeps its members."""
         rosters = bodies(answers, "roster")
         self.silent = {b: answer.trouble for b, answer in answers.items() if b not in rosters}
         highest = max((seat.terminal for roster in rosters.values() for seat in roster.seats), default=-1)
@@ -145,14 +178,24 @@ class RemoteNetwork:
         self.station, self.sizes = station, sizes
 
     def assign(self, anchors: list[Anchor]) -> None:
-        """Carry anchors from the cloud to the stations."""
+        """Send the anchors of a server iteration to the stations."""
         self.anchors = {a.task: a for a in anchors}
         requests = {b: wire.Request(assign=codec.to_wire(a)) for b, a in self.anchors.items()}
         solver = NEWTON if anchors[0].work == GRADIENT else ASCENT
         self.partners.overhead.note(self.partners.ask("assign", [anchors[0].cloud_round, solver], requests))
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
-        """One BS iteration; a station that is away for too long misses it."""
+        """Run a BS iteration on all stations; a station that is away for too long misses it.
+
+        Parameters
+        ----------
+        number : int
+            Number of the round.
+        local_steps : IntArray
+            H of every terminal; a terminal with 0 gets no order.
+        arrives : BoolArray, optional
+            Unused: which updates arrive is a fact here, and a choice only in a simulation.
+        """
         requests: dict[int, wire.Request] = {}
         for b in self.partners.numbers:
             terminals = np.flatnonzero((self.station == b) & (local_steps > 0))
@@ -167,17 +210,17 @@ class RemoteNetwork:
         seconds = self.deadline + self.partners.patience
         answers = self.partners.ask("round", [number, *_compact(local_steps)], requests, seconds)
         answers |= {b: wire.Answer(away=True) for b in self.excluded}
-        self.last_round = _round(answers)
-        told = bodies(answers, "round")
-        self._standing |= {b: Standing(r.epoch, r.round, r.membership) for b, r in told.items()}
-        results = [told.get(b) for b in range(self.n_stations)]
+        self.last_round = _summarise(answers)
+        by_station = bodies(answers, "round")
+        self._standing |= {b: Standing(r.epoch, r.round, r.membership) for b, r in by_station.items()}
+        results = [by_station.get(b) for b in range(self.n_stations)]
         counts = [sum(effort.answered for effort in r.efforts) if r else 0 for r in results]
         gains = [codec.array(r.gains, "gains") if r else np.zeros(CURVE) for r in results]
         factors = [r.factor if r else 0.0 for r in results]
         return Outcome(np.array(counts), np.array(factors), np.array(gains))
 
     def reports(self, cloud_round: int) -> list[Report]:
-        """Reports of the stations that answer."""
+        """Return the reports of all stations that answer and pass the check."""
         requests = self.partners.each(lambda b: wire.Request(report=cloud_round))
         answers = self.partners.ask("report", cloud_round, requests)
         self.partners.overhead.note(answers)
@@ -192,15 +235,15 @@ class RemoteNetwork:
 
     @property
     def _bounds(self) -> StationBounds:
-        """Bounds on what stations say; all scalers give rows of the same length."""
+        """Bounds for numbers of stations; the scalers of all stations give rows of the same length."""
         intercept = self.method.intercept
         norm = math.inf if self.scalers is None else self.scalers[0].radius(self.shape[1], intercept=intercept)
         return StationBounds(self.method, self.config.limits, self.shape[0], norm)
 
     def _passes(self, station: int, check: Callable[[], None]) -> bool:
-        """Return True if the check passes; a station that told what cannot be is excluded.
+        """Return True if the check passes; otherwise exclude the station.
 
-        Raise an error if the training cannot go on without it.
+        Raise a `PeerError` if the training cannot continue without it.
         """
         try:
             check()
@@ -211,95 +254,107 @@ class RemoteNetwork:
         return True
 
     def sums(self, points: Points) -> list[StationSums | None]:
-        """Sums of every station at each of the points; refused where a terminal or a station did not tell."""
+        """Return the sums of every station at each of the points, for a certificate.
+
+        An excluded station has no sums. Raise an `IncompleteError` if a station or a terminal did not answer, or if a
+        station fails the check now.
+        """
         combinations = codec.tensor(points.combinations)
 
-        def asked(b: int) -> wire.Request:
-            models = [codec.tensor(each) for each in points.models[:, b]]
+        def make_request(b: int) -> wire.Request:
+            models = [codec.tensor(model) for model in points.models[:, b]]
             return wire.Request(sums=wire.SumsRequest(models=models, points=combinations, gradient=points.gradient))
 
-        by_station = self._sums(len(points.combinations), asked)
-        before = len(self.excluded)
+        by_station = self._sums(len(points.combinations), make_request)
+        n_excluded = len(self.excluded)
         for b, sums in by_station.items():
-            *as_of, v = self._reported.get(b, (-1, -1, None))
-            share = max(sums.n_samples, 1) * v if v is not None and as_of == [sums.round, sums.membership] else None
+            *version, v = self._reported.get(b, (-1, -1, None))
+            # A report of another round or of other members does not belong to these sums.
+            share = max(sums.n_samples, 1) * v if v is not None and version == [sums.round, sums.membership] else None
             self._passes(b, partial(self._bounds.check_sums, sums, points.models[:, b], points.combinations, share))
-        if len(self.excluded) > before:
+        if len(self.excluded) > n_excluded:
             raise IncompleteError("no certificate this time: the cloud has just excluded a station")
         return [by_station.get(b) for b in range(self.n_stations)]
 
     def noised_terms(self, models: Float64Array, deviation: Float64Array) -> NoisedTerms:
-        """What a private certificate is made from, hidden where it comes from; asked again, it is told the same."""
+        """Return the noised loss sums for a private certificate.
 
-        def asked(b: int) -> wire.Request:
+        The nodes add the noise before a sum leaves them. If asked again, they repeat the same sums.
+        """
+
+        def make_request(b: int) -> wire.Request:
             model, point = [codec.tensor(models[b])], codec.tensor(np.ones((1, 1)))
             return wire.Request(sums=wire.SumsRequest(models=model, points=point, noise=float(deviation[b])))
 
-        told = list(self._sums(1, asked).values())
-        for sums in told:
+        station_sums = list(self._sums(1, make_request).values())
+        for sums in station_sums:
             b = sums.task
             noise, members = float(deviation[b]), int(np.count_nonzero(self.station == b))
             self._passes(b, partial(self._bounds.check_term, sums, models[b], noise, members))
-        n = np.array([float(max(sums.n_samples, 1)) for sums in told])
-        return NoisedTerms(told[0].round, np.array([sums.losses[0] for sums in told]), n)
+        n = np.array([float(max(sums.n_samples, 1)) for sums in station_sums])
+        return NoisedTerms(station_sums[0].round, np.array([sums.losses[0] for sums in station_sums]), n)
 
-    def _sums(self, points: int, asked: Callable[[int], wire.Request]) -> dict[int, StationSums]:
-        answers = self.partners.ask("sums", points, self.partners.each(asked), 2.0 * self.config.waits.answer)
+    def _sums(self, points: int, make_request: Callable[[int], wire.Request]) -> dict[int, StationSums]:
+        requests = self.partners.each(make_request)
+        answers = self.partners.ask("sums", points, requests, 2.0 * self.config.waits.answer)
         return {b: codec.from_wire(StationSums, sums) for b, sums in self.partners.from_all(answers, "sums").items()}
 
     def hide(self, method: Method, plan: PrivatePlan) -> None:
-        """Before the first round of a private training: let terminals clip, and sums be hidden in noise."""
+        """Agree on clipping and noise with all terminals, before the first round of a private training."""
         self.method, self.noising = method, Noising(plan.clip, plan.noise, plan.delta)
         self.partners.agree("hide", [self.noising] * self.n_stations)
 
     def trial(self, models: Float64Array, combination: Float64Array | None) -> list[dict[str, float]]:
-        """Test metrics of every station for its model; empty where there are none."""
+        """Return the test metrics of every station for its model; empty if the station did not answer."""
         weights = None if combination is None else combination.tolist()
-        known = self.scalers if self.method.intercept else None
-        constant = known[0].constant(self.shape[1] - 1) if known else 1.0
+        scalers = self.scalers if self.method.intercept else None
+        constant = scalers[0].constant(self.shape[1] - 1) if scalers else 1.0
 
-        def asked(b: int) -> wire.Request:
+        def make_request(b: int) -> wire.Request:
             model = codec.tensor(models[b])
             shift = 0.0 if self.levels is None else self.levels[b]
             model.MergeFrom(wire.Tensor(weights=weights, shift=shift, constant=constant))
             return wire.Request(trial=wire.TrialRequest(model=model))
 
-        requests = self.partners.each(asked)
+        requests = self.partners.each(make_request)
         answers = self.partners.ask("trial", None, requests, 2.0 * self.config.waits.answer)
         return [dict(answers[b].metrics.values) if b in answers else {} for b in range(self.n_stations)]
 
     def moments(self) -> list[Moments]:
-        """Round zero: moments of the rows of every station; nobody tells of rows without need where sums hide them."""
+        """Return the moments of the rows of every station, in round zero.
+
+        Stations send no moments if sums are noised, or if sums are masked and the scaling needs no moments.
+        """
         channel, needed = self.method.channel, self.config.learning.scale not in ("unit", "none")
         if channel.noised or (channel.sums_only and not needed):
             return [Moments(0, np.empty(0), np.empty(0))] * self.n_stations
         return [report.moments for report in self.partners.tell("moments")]
 
     def scale(self, scalers: list[Scaler]) -> None:
-        """Round zero: let every terminal scale its rows as its station says."""
+        """Agree on the scaling with every terminal, in round zero."""
         self.scalers = scalers
         kind = self.method.channel.moments_dtype
         self.partners.agree("scale", [Scaling.of(scaler, kind) for scaler in scalers])
 
     def labels(self) -> Float64Array:
-        """Round zero of a regression: label sums of every station."""
+        """Return the label sums of every station, in round zero of a regression."""
         return np.array([report.sums for report in self.partners.tell("labels")])
 
     def centre(self, levels: Float64Array) -> None:
-        """Round zero of a regression: let every terminal subtract the level of its station from its labels."""
+        """Let every terminal subtract the level of its station from its labels, in round zero of a regression."""
         self.levels = levels
         self.partners.agree("centre", [Centring(level) for level in levels.tolist()])
 
     def move(self, terminal: int, station: int) -> None:
-        """Moves are orders of an operator here, not of a run."""
+        """Refuse: in a real network an operator moves terminals, and a run does not."""
         raise ConfigError("terminals of a real network move by `rhfedmtl network move`")
 
     def grow(self, terminal: int, n_rows: int) -> None:
-        """Rows lie where they are."""
+        """Refuse: the rows are on the terminals."""
         raise ConfigError("rows cannot be added to a running network: join another terminal that holds them")
 
     def state(self) -> dict[str, Any]:
-        """Who is where, as the cloud heard last, and what no round has paid for yet."""
+        """Return the members, the unpaid bytes and seconds, and the standing of each station."""
         return {
             "station": self.station,
             "sizes": self.sizes,
@@ -312,7 +367,7 @@ class RemoteNetwork:
         }
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from the result of `state`."""
         self.station, self.sizes = np.copy(state["station"]), np.copy(state["sizes"])
         self._memberships, self.announced = dict(state["memberships"]), state["announced"]
         self._standing = dict(state["standing"])
@@ -324,32 +379,35 @@ class RemoteNetwork:
 
 
 def _compact(local_steps: IntArray) -> list[int]:
-    """H of all terminals: one number where they are alike."""
-    alike = len(local_steps) and (local_steps == local_steps[0]).all()
-    return [int(local_steps[0])] if alike else [int(each) for each in local_steps]
+    """Return H of all terminals; a single number if they are equal, to keep the journal short."""
+    equal = len(local_steps) and (local_steps == local_steps[0]).all()
+    return [int(local_steps[0])] if equal else [int(steps) for steps in local_steps]
 
 
-def _round(answers: Answers) -> Round:
-    told = bodies(answers, "round")
-    efforts = {effort.terminal: effort for result in told.values() for effort in result.efforts}
-    unknown = (b for b, a in answers.items() if b not in told and not a.away)
+def _summarise(answers: Answers) -> Round:
+    results = bodies(answers, "round")
+    efforts = {effort.terminal: effort for result in results.values() for effort in result.efforts}
+    unknown = (b for b, a in answers.items() if b not in results and not a.away)
     return Round(answers, efforts, frozenset(unknown))
 
 
 def census(config: CloudConfig, network: RemoteNetwork) -> Federation:
-    """What the cloud knows of the data: names, and how many rows there are where; no row, and no feature of one."""
+    """Return a federation with the names and sizes that the cloud has, and without rows or features.
+
+    Refuse a network in which a task has no terminal.
+    """
     learning = config.learning
     members = [np.flatnonzero(network.station == b) for b in range(network.n_stations)]
-    for b, found in enumerate(members):
-        if not len(found):
+    for b, terminals in enumerate(members):
+        if not len(terminals):
             why = network.silent.get(b, "start its terminals first")
             raise ConfigError(f"no terminal of task {learning.tasks[b]!r} is there: {why}")
-    sizes = np.concatenate([network.sizes[found] for found in members])
+    sizes = np.concatenate([network.sizes[terminals] for terminals in members])
     return Federation.untested(
         np.empty((sizes.sum(), 0)),
         np.zeros(sizes.sum(), dtype=np.int16 if learning.classes else np.float64),
         offsets(sizes),
-        offsets([len(found) for found in members]),
+        offsets([len(terminals) for terminals in members]),
         task_names=learning.tasks,
         class_names=learning.classes,
         origin=Origin(config.node.network, source="a network of base stations and terminals"),
