@@ -247,7 +247,7 @@ def test_a_station_that_is_no_use_is_named(tmp_path: Path) -> None:
         assert await shown() == (f"fault: station 0: {fault}", fault)
         answer = await asked
         assert answer.trouble == f"station 0 does not answer: {fault}"
-        cloud.trainer.network._take({0: answer})
+        cloud.trainer.network._take_rosters({0: answer})
         with pytest.raises(ConfigError, match=f"'task-0' is there: station 0 does not answer: {fault}"):
             census(cloud.config, cloud.trainer.network)
         peer = attach(cloud, folder, 0)

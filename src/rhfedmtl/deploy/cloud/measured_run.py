@@ -334,7 +334,7 @@ def check_round(run: Run, least_steps: int) -> None:
     )
     work = f"{least_steps} steps" if least_steps else "one pass over its own rows"
     raise BudgetError(
-        f"{run.pricing.shortage} cannot pay a round in which every terminal takes {work}, which costs "
+        f"{run.pricing.shortage} cannot pay one round in which every terminal takes {work}, which costs "
         f"{amounts_text(total)}: {way_out}. For fewer steps than a pass, make a new network with --least-steps and let "
         "every owner add least_steps to terminal.toml; a station can then reconstruct rows"
     )
