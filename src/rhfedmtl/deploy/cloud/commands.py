@@ -1,4 +1,9 @@
-"""Commands of operators to the cloud: training, status, membership, certificates, audit."""
+"""Commands of operators to the cloud: training, status, membership, certificates, audit.
+
+`OperatorApi` calls `Commands.run` with the name of a command and its arguments; `rhfedmtl network` and `rhfedmtl
+status` send them. To add a command, write a method and add it to the table in `Commands`. A refusal is a `ConfigError`
+that names the way out.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +36,15 @@ from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.models.removal import obstacle
 
 CHUNK = 1 << 20
-"""Bytes of the audit trail in an answer."""
+"""Bytes of the audit trail, or of an exported file, in a message."""
 
 
 class Placements:
     """Commands about the station of a terminal: move, leave, forget, readmit.
 
-    `Commands` passes them on. A refusal names the way out. It writes a decision to the registry; the stations carry it
-    out, some of them later. It never talks to a terminal.
+    A decision goes to the registry first, and the stations carry it out, some of them later. If sums are masked or
+    noised, several decisions are impossible: taking a share out of a sum would reveal the share. It never talks to a
+    terminal.
     """
 
     def __init__(
@@ -54,21 +60,24 @@ class Placements:
         return channel.sums_only or channel.noised
 
     async def move(self, terminal: int, station: int) -> dict[str, Any]:
-        """Let a terminal belong to another station."""
+        """Move a terminal to another station."""
         return self._place(terminal, check_number(station, STATION))
 
     async def leave(self, terminal: int) -> dict[str, Any]:
-        """Let a terminal leave the network."""
+        """Remove a terminal from the network."""
         return self._place(terminal, -1)
 
     async def forget(self, terminal: int, certified: bool = False) -> dict[str, Any]:
-        """Take out a terminal that will not come back; ``certified`` refuses unless the rest of it can be bounded."""
+        """Remove a terminal that will not come back, and take its share out of the sums.
+
+        ``certified`` refuses the command unless a bound exists on the influence that remains in the models.
+        """
         self._refuse_hidden(terminal)
         network, registry, stations = self._network, self._registry, self._stations
         relationship = Options.of(**self._config.learning.options).relationship
         rows = any(scaler.mean is not None for scaler in network.scalers or [])
         if certified and (why := obstacle(scaled_by_rows=rows, relationship=relationship)):
-            raise ConfigError(f"what would be left of terminal {terminal} cannot be bounded: {why}")
+            raise ConfigError(f"the influence of terminal {terminal} that remains cannot be bounded: {why}")
         holder = stations.rosters.station_of(check_number(terminal, TERMINAL))
         if holder < 0 and terminal not in registry.station:
             raise ConfigError(f"no terminal {terminal} was ever here: `rhfedmtl status` names the terminals that are")
@@ -82,7 +91,7 @@ class Placements:
         return facts
 
     async def readmit(self, terminal: int) -> dict[str, Any]:
-        """Let a terminal in again that is in quarantine."""
+        """Admit a terminal again that is in quarantine."""
         holder = next((b for b, o in self._stations.rosters.outlooks.items() if terminal in o.roster.quarantined), None)
         if holder is None:
             raise ConfigError(f"terminal {terminal} is in quarantine at no station that is there")
@@ -90,19 +99,23 @@ class Placements:
         return {"terminal": terminal, "station": holder}
 
     async def _transfer(self, station: int, wish: wire.Transfer) -> None:
-        """Let a station change the place of a terminal; an error if it does not."""
+        """Ask a station to carry out a transfer; raise a `ConfigError` if it does not."""
         answer = await self._stations.requests.ask(station, wire.Request(transfer=wish), self._config.waits.answer)
         if answer.trouble:
             raise ConfigError(f"station {station}: {answer.trouble}; say it again when it is there")
 
     def _refuse_hidden(self, terminal: int, *, leaves: bool = False) -> None:
-        """Refuse to take a share out of a sum in noise: the sum without it would tell it. The share may stay behind."""
+        """Refuse to take a share out of hidden sums.
+
+        The difference of two noised sums would reveal the share. A terminal that ``leaves`` a noised network may go,
+        and its share stays in the sum.
+        """
         method, learning = self._network.method, self._config.learning
         if leaves and method.channel.noised:
             return
         if method.channel.noised or learning.privacy:
             raise ConfigError(
-                f"sums of this network are noised: what terminal {terminal} put into them cannot be taken out; after "
+                f"sums of this network are noised: the share of terminal {terminal} cannot be taken out of them; after "
                 "the first round `rhfedmtl network leave` lets it go, and its part stays in the sum, in noise"
             )
         if method.channel.sums_only and not method.has_duals:
@@ -112,9 +125,9 @@ class Placements:
             )
 
     def waiting(self, station: int, terminal: int) -> str:
-        """Return the words for a terminal that should leave a station whose sums are hidden."""
-        to = self._registry.station.get(terminal, -1)
-        group = [t for t in self._stations.rosters.group(terminal) if self._registry.station.get(t, -1) != to]
+        """Return the words for a terminal that should leave a station whose sums are masked or noised."""
+        goal = self._registry.station.get(terminal, -1)
+        group = [t for t in self._stations.rosters.group(terminal) if self._registry.station.get(t, -1) != goal]
         names = ", ".join(map(str, group))
         if self._network.method.channel.noised:
             rest = f"; terminals {names}, which count together with it, take part in no more sums" if names else ""
@@ -123,17 +136,21 @@ class Placements:
         return f"waits to leave station {station}, once all others there are present: {needs}; it counts until then"
 
     def _place(self, terminal: int, station: int) -> dict[str, Any]:
-        """Let a terminal belong elsewhere; its station hears of it with its next heartbeat."""
+        """Assign a terminal to another station (−1: to no station).
+
+        Its present station carries out the change after the next heartbeat.
+        """
         self._refuse_hidden(terminal, leaves=station < 0)
         registry, stations, channel = self._registry, self._stations, self._network.method.channel
         old = registry.station.get(check_number(terminal, TERMINAL), -1)
         if old < 0 or old == station:
             raise ConfigError(f"terminal {terminal} is {'there already' if old >= 0 else 'under no station'}")
         if station >= 0 and stations.rosters.station_of(terminal) != old:
-            # The new station would refuse it, and could not tell it where else to go.
+            # The new station would refuse the terminal, and could not send it to the right station.
             raise ConfigError(f"terminal {terminal} is not with station {old} now: it can be moved once it is there")
         if len(registry.homes(old)) == 1:
             raise ConfigError(f"terminal {terminal} is the last of station {old}: a task needs a terminal")
+        # With fewer than 2 · least terminals there is only a single group, and a group leaves only as a whole.
         few = len({*registry.homes(old), *stations.rosters.members(old)}) < 2 * channel.least
         if channel.sums_only and (few or set(registry.homes(old)) <= set(stations.rosters.group(terminal))):
             raise ConfigError(
@@ -149,8 +166,8 @@ class Placements:
 class Commands:
     """Carries out the commands of operators, by name.
 
-    `OperatorApi` calls `run` after it has checked the certificate of the caller and written the command to the audit
-    trail. Results are plain values for JSON; an error is a refusal. It never reads a certificate of a caller.
+    Callers check first that an operator sends the command, and write it to the audit trail. Results are plain values
+    for JSON; an error is a refusal.
     """
 
     def __init__(
@@ -183,7 +200,7 @@ class Commands:
         }
 
     async def run(self, name: str, /, **arguments: Any) -> dict[str, Any]:
-        """Carry out a command, and return its result in plain values."""
+        """Carry out a command, and return its result as plain values; refuse an unknown name."""
         if name not in self._table:
             raise PeerError(f"unknown command {name[:40]!r}")
         return await self._table[name](**arguments)
@@ -191,6 +208,7 @@ class Commands:
     # Training.
 
     async def _status(self) -> dict[str, Any]:
+        """Return the state of the training, and of every station and terminal."""
         trainer, placements = self._trainer, self._placements
         now, stations, running = time.time(), [], trainer.state is Training.RUNNING
         bill = await asyncio.to_thread(trainer.progress.bill, running=running)
@@ -245,6 +263,7 @@ class Commands:
     async def _train(
         self, budget: list[str] | None = None, target_gap: float | None = None, privacy: str | None = None
     ) -> dict[str, Any]:
+        """Order a training; arguments that are not set come from the configuration."""
         learning = self._config.learning
         gap = learning.target_gap if target_gap is None else float(target_gap)
         if not (math.isfinite(gap) and gap >= 0.0):
@@ -253,7 +272,7 @@ class Commands:
         if privacy:
             learning.check_private(privacy)
             if gap:
-                raise ConfigError("one certificate leaves a private training, at its end: leave --target-gap out")
+                raise ConfigError("a private training has a certificate only at its end: leave --target-gap out")
         spec = {"budget": budget, "target_gap": gap, "privacy": privacy, "at": time.time()}
         self._trainer.order(spec)
         self._stations.requests.go_on()
@@ -267,11 +286,11 @@ class Commands:
     # Certificates, and the audit trail.
 
     async def _revoke(self, node: str, serials: list[str] | None = None) -> dict[str, Any]:
-        own = self._config.credentials().peer.serial
-        if node.partition("/")[0] == CLOUD or own in (node, *(serials or ())):
+        cloud_serial = self._config.credentials().peer.serial
+        if node.partition("/")[0] == CLOUD or cloud_serial in (node, *(serials or ())):
             raise ConfigError(
-                f"{node} is the cloud, and no node has a list of revoked clouds: its key is enough to play it to "
-                "the stations. Stop it, and make a new network with `rhfedmtl network init`: an authority is cheap"
+                f"{node} is the cloud, and no node has a list of revoked clouds: its key is enough to act as the "
+                "cloud. Stop it, and make a new network with `rhfedmtl network init`: an authority is cheap"
             )
         revoked = self._registry.revoke(node, serials or [])
         self._stations.rosters.tell_access()
@@ -296,7 +315,7 @@ class Commands:
         return {"requests": [{"token": key} | {name: token[name] for name in names} for key, token in waiting]}
 
     async def _sign(self, token: str, certificate: str) -> dict[str, Any]:
-        """Take a certificate that an operator made: it must be for the node and the key that wait for it."""
+        """Store a certificate that an operator made; refuse it unless node and key match the waiting request."""
         request = self._registry.waiting().get(token)
         if request is not None:
             identity = PeerCertificate.read(certificate.encode()).identity
@@ -307,6 +326,6 @@ class Commands:
         return {"signed": f"{request['role']}/{request['number']}" if request else ""}
 
     async def _audit(self, start: int = 0) -> dict[str, Any]:
-        """Return some whole lines of the audit trail from a byte on, and where the next begin."""
+        """Return complete lines of the audit trail from a byte on, and the position of the next line."""
         lines = await asyncio.to_thread(self._trail.part, max(0, int(start)), CHUNK)
         return {"lines": lines.decode(errors="replace"), "next": max(0, int(start)) + len(lines)}

@@ -1,4 +1,9 @@
-"""Enrolment of new nodes: a token is exchanged for a certificate, on a port that asks for no certificate."""
+"""Enrolment of new nodes: exchange a token for a certificate, on a port that requires no certificate.
+
+An operator makes a token with `rhfedmtl network invite`. The node sends the token with a certificate request, first
+without the request to see its settings. The cloud signs the request if it has the authority's key; otherwise the node
+asks again until an operator has signed. `NodeRegistry` keeps the tokens.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +29,20 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
 
 TRIES_A_SECOND = 5.0
-"""Wrong tokens of an address that get an answer."""
+"""Wrong tokens of an address that get an answer, per second."""
 AT_ONCE = 128
+"""Connections at the same time."""
 ADDRESSES = 1024
+"""Addresses whose wrong tokens are counted."""
 ENROLMENT_BYTES = 1 << 14
+"""Largest message on this port."""
 
 
 class Enrolment:
-    """Gives certificates to nodes with a valid token, and tells them their settings.
+    """Gives certificates and settings to nodes with a valid token.
 
     `CloudService` opens it if the configuration names an address. The key of a node stays on the node. Flooding the
-    port with wrong tokens does not block valid tokens. It never makes a token, and never changes who belongs where.
+    port with wrong tokens does not block valid tokens. It never makes a token, and never assigns a terminal.
     """
 
     def __init__(self, config: CloudConfig, registry: NodeRegistry, log: Log) -> None:
@@ -43,11 +51,11 @@ class Enrolment:
         self._rates: OrderedDict[str, Rate] = OrderedDict()
 
     async def open(self, credentials: Credentials) -> None:
-        """Begin to give out certificates, if so configured."""
+        """Open the port, if the configuration names an address for it."""
         address = self._config.enrolment.listen
         if not address:
             return
-        # The port is open to strangers: a call does not stay long, and few are heard at once.
+        # The port is open to strangers, so calls are short and their number is limited.
         age = [("grpc.max_connection_age_ms", 10_000), ("grpc.max_connection_age_grace_ms", 5_000)]
         self._server = aio.server(options=[*guarded(AT_ONCE, ENROLMENT_BYTES), *age])
         method = grpc.stream_unary_rpc_method_handler(self.enrol)
@@ -57,29 +65,29 @@ class Enrolment:
         await self._server.start()
 
     async def close(self) -> None:
-        """Stop giving out certificates."""
+        """Close the port."""
         if self._server is not None:
             await self._server.stop(0.2)
 
     async def enrol(self, _: Any, context: Any) -> bytes:
-        """Answer a node that has a token: settings first, then its certificate once it is signed."""
+        """Answer a node with its settings, and with its certificate once it is signed; a wrong token gets a refusal."""
         network, registry, reply = self._config.node.network, self._registry, wire.Enrolled()
         try:
             request = codec.parse(wire.Enrol, await first_message(context))
             self._check_tries(request.token, context.peer())
             role, number = registry.find(request.token)
             reply.settings = json.dumps(self._settings(role, number))
-            if not request.request:  # it looks first if its rows fit
+            if not request.request:  # the node first checks that its rows fit the settings
                 return reply.SerializeToString()
-            requested_key(request.request)  # a request that cannot be signed uses no token up
+            requested_key(request.request)  # raises for an invalid request, before the token is used up
             certificate = self._certificate(request, Identity(network, role, number))
-            if certificate:  # else it asks again, until an operator has signed
+            if certificate:  # otherwise the node asks again, until an operator has signed
                 serial = PeerCertificate.read(certificate).serial
                 registry.redeem(request.token, serial)
                 reply.certificate, reply.authorities = certificate, self.authorities().encode()
                 self._log("enrolled", peer=f"{role} {number}", serial=serial)
         except (RHFedMTLError, OSError) as error:
-            # A stranger can cause the first kind: it is in the trail, and no trouble of this network.
+            # A stranger can cause every error but an OSError, so only the latter is a problem of this network.
             level = "warning" if isinstance(error, OSError) else "info"
             self._log.seldom("enrolment refused", level, reason=refusal(error), peer=context.peer())
             reply.trouble = refusal(error)
@@ -122,12 +130,12 @@ class Enrolment:
         }
 
     def _certificate(self, request: wire.Enrol, identity: Identity) -> bytes:
-        """Return a certificate from the cloud's own authority or from an operator; empty while it is not signed."""
+        """Return a certificate from the cloud's authority or from an operator; empty while it is not signed."""
         enrolment = self._config.enrolment
         if enrolment.authority:
             return Authority.load(self._config.folder / enrolment.authority).issue_for(identity, request.request)
-        before = len(self._registry.waiting())
+        n_waiting = len(self._registry.waiting())
         certificate = self._registry.ask(request.token, request.request)
-        if len(self._registry.waiting()) > before:
+        if len(self._registry.waiting()) > n_waiting:
             self._log("certificate asked for", peer=f"{identity.role} {identity.number}")
         return certificate

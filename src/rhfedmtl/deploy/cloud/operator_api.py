@@ -1,4 +1,7 @@
-"""The gRPC service of the cloud for operators: it checks who calls, and carries commands and exports."""
+"""The gRPC service of the cloud for operators: check the caller, write the audit trail, run commands, send exports.
+
+`deploy.operator.Operator` is the other end. `Commands` carries out a command; this module only transports it.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,14 @@ from rhfedmtl.failpoints import failpoint
 from rhfedmtl.plain import plain
 
 UNAUDITED = ("status", "curve", "audit", "requests")
-"""Commands that only look."""
+"""Commands that only read."""
 
 
 class OperatorApi:
-    """Answers operators on the cloud's own port.
+    """Serves operators on the port of the cloud.
 
-    gRPC calls it. Before anything happens it checks the caller's certificate and writes the command to the audit trail.
-    `Commands` carries the command out. It never answers a node that is no operator.
+    It checks the caller's certificate and writes the command to the audit trail before it carries out anything. It
+    never answers a caller without an operator's certificate.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class OperatorApi:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the gRPC service for operators."""
-        # As streams, so nothing is read before the caller is identified; to the caller it is the same.
+        # As streams, gRPC reads no message before the caller is identified. The caller sees no difference.
         methods = {
             "Command": grpc.stream_unary_rpc_method_handler(self.command),
             "Export": grpc.stream_stream_rpc_method_handler(self.export),
@@ -62,20 +65,20 @@ class OperatorApi:
         return grpc.method_handlers_generic_handler(f"{SERVICE}.Control", methods)
 
     async def command(self, _: Any, context: Any) -> bytes:
-        """Carry out a command, and reply with its result or the reason of a refusal."""
-        reply, who, name = wire.Reply(), context.peer(), ""
+        """Carry out a command, and reply with its result or with the reason of a refusal."""
+        reply, operator, name = wire.Reply(), context.peer(), ""
         try:
-            who = self.check_operator(context)
+            operator = self.check_operator(context)
             command = codec.parse(wire.Command, await first_message(context))
             name, arguments = command.name[:40], json.loads(command.arguments or "{}")
-            if name not in UNAUDITED:  # a command that cannot be written down is not carried out
-                self.trail.add("command", who, command=name, arguments=arguments)
+            if name not in UNAUDITED:  # before the command: without its entry in the trail, it must not run
+                self.trail.add("command", operator, command=name, arguments=arguments)
             failpoint("command", name, "before")
             reply.result = json.dumps(plain(await self._commands.run(command.name, **arguments)))
             failpoint("command", name, "after")
         except (RHFedMTLError, ValueError, TypeError, OSError) as error:
-            level = "info" if name else "warning"  # an operator sees the reply, and needs no line in the log
-            self._log.seldom("command refused", level, peer=who, command=name, reason=refusal(error))
+            level = "info" if name else "warning"  # an operator reads the reply; a stranger is worth a warning
+            self._log.seldom("command refused", level, peer=operator, command=name, reason=refusal(error))
             reply.trouble = refusal(error)
         return reply.SerializeToString()
 
@@ -95,11 +98,11 @@ class OperatorApi:
                         yield wire.Chunk(name=name, data=data).SerializeToString()
 
     def check_operator(self, context: Any) -> str:
-        """Return who gives a command; refuse a caller that is no operator."""
+        """Return the operator behind a call, in words for the audit trail; refuse all other callers."""
         peer = caller(context.auth_context())
-        who = peer.identity
+        identity = peer.identity
         revoked = peer.serial in self._registry.revoked
-        if who.role == OPERATOR and who.network == self._config.node.network and not revoked:
-            return f"{who}, certificate {peer.serial}, from {context.peer()}"
+        if identity.role == OPERATOR and identity.network == self._config.node.network and not revoked:
+            return f"{identity}, certificate {peer.serial}, from {context.peer()}"
         self._stations.acceptor.cutter.add(context.peer())
-        raise PeerError(f"{who.uri} is no operator of this network, or its certificate was revoked")
+        raise PeerError(f"{identity.uri} is no operator of this network, or its certificate was revoked")

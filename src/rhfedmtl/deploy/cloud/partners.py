@@ -1,4 +1,8 @@
-"""The stations that take part in a training, asked through the journal of the cloud."""
+"""The stations that take part in a training: send them requests through the journal, and read their answers.
+
+`RemoteNetwork` calls `Partners` in the training thread. `Overhead` collects bytes and seconds that no round has paid
+for; `prices` charges them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from rhfedmtl.errors import IncompleteError, PeerError
 from rhfedmtl.roles.messages import Message
 
 ITERATING = ("round", "assign", "report")
-"""Requests of server iterations, whose bytes and seconds make prices."""
+"""Requests of server iterations: their bytes and seconds determine prices."""
 WAY_OUT = "Find out why, then start over with `rhfedmtl network reset`"
 """Advice to the operator about an excluded station."""
 
@@ -46,17 +50,17 @@ class Overhead:
             self.bytes[b] += answer.bytes_down + answer.bytes_up
 
     def take(self) -> tuple[float, Float64Array, Float64Array]:
-        """Return the sums so far, and begin again at zero."""
+        """Return the sums so far, and reset them to zero."""
         sums = self.seconds, self.bytes, self.aside
         self.seconds, self.bytes, self.aside = 0.0, np.zeros(self._n), np.zeros(self._n)
         return sums
 
 
 class Partners:
-    """Asks all stations that take part, and reads their answers.
+    """Sends requests to all stations that take part, and reads their answers.
 
-    `RemoteNetwork` calls it in the thread of the training. Every question goes through the journal, so a cloud that was
-    killed asks only the question that was open. It never asks an excluded station, and never changes an answer.
+    Every request goes through the journal, so a cloud that was killed repeats only the open request. It never asks an
+    excluded station, and never changes an answer.
     """
 
     def __init__(self, config: CloudConfig, journal: TrainingJournal) -> None:
@@ -64,8 +68,9 @@ class Partners:
         self.patience = config.waits.patience
         """Seconds to wait for a station."""
         self.excluded: dict[int, str] = {}
-        """Stations whose numbers cannot be true, with the reason: the cloud asks them no more."""
+        """Stations that sent impossible numbers, with the reason: the cloud does not ask them any more."""
         self.on_excluded: Callable[[int, str], None] = lambda station, reason: None
+        """Called when a station is excluded."""
         self.overhead = Overhead(len(config.stations))
         self.incomplete = ""
         """The reason why the last attempt gave no certificate."""
@@ -76,18 +81,18 @@ class Partners:
         return [b for b in range(len(self._config.stations)) if b not in self.excluded]
 
     def each(self, make: Callable[[int], wire.Request]) -> dict[int, wire.Request]:
-        """Return a request for each station."""
+        """Return the request of each station that takes part."""
         return {b: make(b) for b in self.numbers}
 
     def ask(self, kind: str, note: Any, requests: Mapping[int, wire.Request], seconds: float | None = None) -> Answers:
-        """Return the answers of the stations; ``note`` says in the journal which question it was."""
+        """Return the answers of the stations; ``note`` identifies the request in the journal."""
         answers = self._journal.ask(kind, note, requests, self.patience if seconds is None else seconds)
         if kind not in ITERATING:
             self.overhead.note_aside(answers)
         return answers
 
     def from_all(self, answers: Answers, body: str) -> dict[int, Any]:
-        """Return the bodies of all answers; there is no certificate while an answer is missing."""
+        """Return the bodies of all answers; raise an `IncompleteError` if a body is missing."""
         complete = bodies(answers, body)
         if silent := [f"station {b}: {a.trouble or 'away'}" for b, a in answers.items() if b not in complete]:
             self.incomplete = "; ".join(silent)
@@ -95,9 +100,9 @@ class Partners:
         return {b: complete[b] for b in answers}
 
     def tell(self, kind: str) -> list[Any]:
-        """Let every station tell sums over the rows under it, in round zero."""
-        nothing: dict[str, Any] = {kind: wire.Nothing()}
-        answers = self._ask_all(kind, self.each(lambda b: wire.Request(**nothing)))
+        """Return the sums of every station over its rows, in round zero."""
+        body: dict[str, Any] = {kind: wire.Nothing()}
+        answers = self._ask_all(kind, self.each(lambda b: wire.Request(**body)))
         return [codec.read(getattr(answer, kind)) for answer in answers]
 
     def agree(self, kind: str, messages: Sequence[Message]) -> None:
@@ -105,7 +110,7 @@ class Partners:
         self._ask_all(kind, {b: wire.Request(**{kind: codec.to_wire(m)}) for b, m in enumerate(messages)})
 
     def _ask_all(self, kind: str, requests: Mapping[int, wire.Request]) -> list[wire.Answer]:
-        """Return the answers in the order of the requests; an error if a station does not answer."""
+        """Return the answers in the order of the requests; raise a `PeerError` if a station does not answer."""
         answers = self.ask(kind, None, requests, 2.0 * self._config.waits.answer)
         for b in requests:
             if answers[b].trouble or answers[b].WhichOneof("body") is None:
@@ -113,7 +118,10 @@ class Partners:
         return [answers[b] for b in requests]
 
     def exclude(self, station: int, reason: str, method: Method) -> None:
-        """Ask a station no more: the others go on. Raise an error if the training cannot go on without it."""
+        """Exclude a station from the training; raise a `PeerError` if the training cannot continue without it.
+
+        A private training needs all stations, and so does a method that averages models.
+        """
         self.excluded[station] = reason
         self.on_excluded(station, reason)
         words = f"station {station} told {reason}"

@@ -1,4 +1,7 @@
-"""Rosters of the stations: their members as they told last, compared with the registry of the cloud."""
+"""Rosters: the members that each station last reported, compared with the registry of the cloud.
+
+`StationSessions` passes every outlook to `Rosters`. `Commands` and the training look up members here.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,10 @@ AT_ONCE = 16
 
 
 class Rosters:
-    """The last outlook of each station, and the steps that bring the members to where the registry has them.
+    """The last outlook of each station, and the requests that bring members to the station of the registry.
 
-    `StationSessions` passes outlooks to `hear`; `Commands` and the training look members up. If a station has a
-    terminal that belongs elsewhere, it is asked to let it go. It never changes the registry, except for owners who
-    withdraw their terminal, and for terminals that have arrived.
+    If a station has a terminal that belongs to another station, it receives a request to release the terminal. It
+    changes the registry only if an owner withdraws a terminal, or if a moving terminal has arrived.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Rosters:
         self.tasks: set[asyncio.Task[wire.Answer]] = set()
 
     def hear(self, station: int, outlook: wire.Outlook) -> None:
-        """Take the outlook of a station, and act on it."""
+        """Store the outlook of a station, log changes, and act on withdrawals, arrivals and misplaced terminals."""
         registry, roster = self._registry, outlook.roster
         self.strike(station, roster)
         self._note_members(station, roster)
@@ -51,26 +53,29 @@ class Rosters:
         self._straighten(station)
 
     def hear_round(self, station: int, answer: wire.Answer) -> None:
-        """Take the roster and the round of an answer: outlooks come every second, and rounds faster."""
+        """Take the roster and the round of an answer: answers come more often than outlooks."""
         self.strike(station, answer.roster)
         if station in self.outlooks:
             self.outlooks[station].round = max(self.outlooks[station].round, answer.round.round)
 
     def _note_members(self, station: int, roster: wire.Roster) -> None:
-        """Write to the log which terminals have joined, left, or gone into quarantine since the last outlook."""
+        """Log the terminals that have joined, left, or gone into quarantine since the last outlook."""
         old = self.outlooks.get(station, wire.Outlook()).roster
-        before, now = ({(s.terminal, s.incarnation) for s in each.seats} for each in (old, roster))
-        joined, departed = ([t for t, _ in sorted(some)] for some in (now - before, before - now))
+        before, now = ({(s.terminal, s.incarnation) for s in entry.seats} for entry in (old, roster))
+        joined, departed = ([t for t, _ in sorted(terminals)] for terminals in (now - before, before - now))
         if joined or departed:
             self._log("members", peer=f"station {station}", joined=joined, gone=departed)
         for t in sorted({*roster.quarantined} - {*old.quarantined}):
             self._log("quarantined", "warning", peer=f"terminal {t}", reason=roster.quarantined[t], station=station)
         rosters = [outlook.roster for b, outlook in self.outlooks.items() if b != station]
-        if not any(each.quarantined for each in (roster, *rosters)):
+        if not any(entry.quarantined for entry in (roster, *rosters)):
             self._log.over("quarantined")
 
     def strike(self, station: int, roster: wire.Roster) -> None:
-        """Strike out members that are with another station, where they belong: no station can claim them."""
+        """Remove from a roster the terminals that belong to another station and are members there.
+
+        Without this, a lying station could claim the terminals of another station.
+        """
         seats = []
         for seat in roster.seats:
             home = self._registry.station.get(seat.terminal, -1)
@@ -81,16 +86,17 @@ class Rosters:
             roster.seats.extend(seats)
 
     def tell_access(self) -> None:
-        """Tell all stations who may join, and which credentials are revoked."""
+        """Send all stations their allowed terminals and the revoked certificates."""
         self._acceptor.revoke(self._registry.revoked)
         for b, session in list(self._acceptor.sessions.items()):
             access = wire.Access(allowed=self._registry.allowed(b), revoked=sorted(self._registry.revoked))
             session.send(access=access)
 
     def _straighten(self, station: int) -> None:
-        """Ask a station to let terminals go that belong elsewhere, and again if nothing happens for a while.
+        """Ask a station to release terminals that belong elsewhere, and repeat the request after a while.
 
-        Only some at once, first those not asked for yet: more would fill the queue of a station's messages.
+        A limited number of requests is open at a time, or they would fill the station's queue. Terminals without a
+        request so far come first.
         """
 
         def note_end(task: asyncio.Task[wire.Answer]) -> None:
@@ -101,9 +107,9 @@ class Rosters:
         registry, again = self._registry, self._config.waits.again
         moves = [(s.terminal, registry.station.get(s.terminal, -1)) for s in self.outlooks[station].roster.seats]
         sent_at = {move: self._transfers[station].get(move, -math.inf) for move in moves if move[1] != station}
-        now, room = time.monotonic(), max(0, AT_ONCE - len(self._requests.pending[station]))
+        now, free_slots = time.monotonic(), max(0, AT_ONCE - len(self._requests.pending[station]))
         due = [move for move, at in sent_at.items() if at + again <= now]
-        for move in sorted(due, key=lambda move: sent_at[move])[:room]:
+        for move in sorted(due, key=lambda move: sent_at[move])[:free_slots]:
             sent_at[move] = now
             terminal, home = move
             place = wire.Place(station=NOWHERE if home < 0 else home, address=registry.address.get(home, ""))
@@ -113,10 +119,10 @@ class Rosters:
             task.add_done_callback(note_end)
         self._transfers[station] = sent_at
 
-    # Who is where.
+    # Look up members.
 
     def station_of(self, terminal: int) -> int:
-        """Return the station that has a terminal as a member; −1 if no station has."""
+        """Return the station that has a terminal as a member, or −1."""
         return next((b for b in self.outlooks if terminal in self.members(b)), -1)
 
     def members(self, station: int) -> list[int]:
@@ -124,7 +130,7 @@ class Rosters:
         return [seat.terminal for seat in self.outlooks.get(station, wire.Outlook()).roster.seats]
 
     def group(self, terminal: int) -> list[int]:
-        """Return all terminals that count together with a terminal in masked sums."""
+        """Return the group of a terminal: its terminals count only together in masked sums."""
         seats = (seat for o in self.outlooks.values() for seat in o.roster.seats if seat.terminal == terminal)
         return list(next(seats, wire.Seat()).group)
 

@@ -1,4 +1,8 @@
-"""Requests of the cloud to its stations: sent, sent again, waited for, and given up."""
+"""Send requests to stations, send them again if they may be lost, wait for the answers, and give up.
+
+`CloudService.ask_all` asks for the training; `Commands` and `Rosters` ask directly. `StationSessions` delivers the
+checked answers. All of this runs on the event loop.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,12 @@ QUIET_S = 3.0
 BREAKS = 3
 """After so many broken streams without an answer, `status` shows a fault of the station."""
 STOP_S = 8.0
-"""After an operator ends a training its requests take this long in all; an open round takes half of it."""
+"""After an operator ends a training, its requests take at most this long together; an open round takes half of it."""
 
 
 @dataclass
 class Pending:
-    """A request without an answer; ``news`` wakes the task that waits for it."""
+    """An open request; ``news`` wakes the task that waits for its answer."""
 
     request: wire.Request
     answer: wire.Answer | None = None
@@ -38,7 +42,7 @@ class Pending:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for news, so long at most; return False if nothing happened."""
+        """Wait for news for at most so many seconds; return False if nothing happened."""
         self.news.clear()
         try:
             await asyncio.wait_for(self.news.wait(), seconds)
@@ -48,11 +52,10 @@ class Pending:
 
 
 class StationRequests:
-    """Sends requests to the stations of a network and waits for the answers, as long as the cloud has patience.
+    """Sends requests to the stations of a network, and waits for the answers within the patience of the cloud.
 
-    The training asks through `CloudService`, and `Commands` and `Rosters` ask directly. `StationSessions` passes
-    answers to `take`. It also knows how each station works: its last sign of life, broken streams, faults. It never
-    looks at the content of an answer.
+    It also records the condition of each station: its last sign of life, broken streams, faults. It never looks at the
+    content of an answer.
     """
 
     def __init__(self, config: CloudConfig, acceptor: Acceptor, log: Log) -> None:
@@ -61,12 +64,14 @@ class StationRequests:
         self.pending: dict[int, dict[int, Pending]] = {b: {} for b in range(len(config.stations))}
         """Open requests of each station, by their number."""
         self.heard = dict.fromkeys(self.pending, time.monotonic())
-        # Seconds since the last answer of a station to each kind of request; no reconnection renews them.
+        """Time of the last message of each station."""
+        # Seconds of waiting since the last answer of a station to each kind of request; a new connection does not
+        # reset them.
         self._waited: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self._owed: dict[int, wire.Request] = {}  # the last request of a station that used up the patience
+        self._owed: dict[int, wire.Request] = {}  # last request of each station that has used up the patience
         self._stop_at = math.inf
         self._absent: set[int] = set()
-        self._breaks = dict.fromkeys(self.pending, 0)  # streams, since the last answer
+        self._breaks = dict.fromkeys(self.pending, 0)  # broken streams since the last answer
         self.faults: dict[int, str] = {}
         """The last wrong answer of each station, until it gives a good answer."""
         self.counts_bytes: Callable[[], bool] = lambda: True
@@ -74,12 +79,15 @@ class StationRequests:
         self._kind = config.learning.channel.model_dtype
 
     async def ask(self, station: int, request: wire.Request, seconds: float, *, training: bool = False) -> wire.Answer:
-        """Return the answer of a station; the request is sent again if it may be lost.
+        """Return the answer of a station; send the request again if it may be lost.
 
-        Stations send a heartbeat every second. The cloud neither asks nor waits for a station that was silent for
-        longer than its patience, or that may not connect after a refusal. Between two answers to requests of a kind it
-        waits ``seconds`` in all: a new connection does not start them again. Then the station gets a single request,
-        which it may answer late. A stop of the operator cuts requests of a ``training`` short.
+        Never raises for a silent station: the answer then has ``trouble``, and ``away`` if the request was not sent.
+
+        1. Stations send a heartbeat every second. The cloud neither asks nor waits for a station that was silent for
+           longer than its patience, or that may not connect after a refusal.
+        2. Between two answers to requests of a kind the cloud waits ``seconds`` in total; a new connection does not
+           restart this time. After that the station gets a single request, which it may answer late.
+        3. A stop of the operator cuts requests of a ``training`` short.
         """
         patience, bars = self._config.waits.patience, self._acceptor.bars
         request.id = next(self._ids)
@@ -123,7 +131,7 @@ class StationRequests:
                 answer = wire.Answer(trouble=f"station {station} is away{fault}", away=True)
         answer.seconds = time.monotonic() - pending.began
         answer.bytes_down = pending.n_bytes
-        if answer.away and station not in self._absent:  # the log has it once
+        if answer.away and station not in self._absent:  # log it only once
             self._log("no answer", "warning", reason=answer.trouble)
         (self._absent.add if answer.away else self._absent.discard)(station)
         if not self._absent:
@@ -131,7 +139,7 @@ class StationRequests:
         return answer
 
     def _deliver(self, station: int, pending: Pending) -> None:
-        """Send a request, or send it again; if bytes are measured, only once again."""
+        """Send a request; if bytes are measured, send it at most ``MOST_SENT`` times."""
         session = self._acceptor.sessions.get(station)
         spent = pending.sent >= MOST_SENT and self.counts_bytes()
         if session is None or spent:
@@ -151,14 +159,14 @@ class StationRequests:
         self._owed.pop(station, None)
 
     def find(self, station: int, answer: wire.Answer) -> Pending | None:
-        """Return the request of an answer, which may be late; None if the cloud does not wait for it."""
+        """Return the request of an answer, which may be late, or None if the cloud does not wait for it."""
         pending, owed = self.pending[station].get(answer.id), self._owed.get(station)
         if pending is None and owed is not None and owed.id == answer.id:
             return Pending(owed)
         return pending if pending is not None and pending.answer is None else None
 
     def take(self, station: int, pending: Pending, answer: wire.Answer) -> None:
-        """Take a checked answer, and wake up the task that waits for it."""
+        """Take a checked answer, and wake the task that waits for it."""
         owed, name = self._owed.get(station), request_name(pending.request)
         if owed is not None and owed.id == answer.id:
             del self._owed[station]
@@ -183,18 +191,18 @@ class StationRequests:
             self.wake(b)
 
     def go_on(self) -> None:
-        """Let requests of a training take their time again."""
+        """Give requests of a training their full time again."""
         self._stop_at = math.inf
 
     def wake(self, station: int) -> None:
-        """Let the tasks that wait for a station look again."""
+        """Let the tasks that wait for a station check again whether to wait."""
         for pending in self.pending[station].values():
             pending.news.set()
 
-    # How a station works.
+    # The condition of a station.
 
     def quiet(self, station: int) -> float:
-        """Return the seconds since the last word of a station."""
+        """Return the seconds since the last message of a station."""
         return time.monotonic() - self.heard[station]
 
     def fault(self, station: int) -> str:
@@ -202,7 +210,7 @@ class StationRequests:
         return self.faults.get(station) or self._acceptor.refusals.get(station, "")
 
     def blame(self, station: int, fault: str) -> None:
-        """Note a fault of a station; the log has it once."""
+        """Note a fault of a station, and log it if it is new."""
         if self.faults.get(station) != fault:
             self._log.seldom("fault", "warning", peer=f"station {station}", reason=f"station {station}: {fault}")
         self.faults[station] = fault
@@ -218,8 +226,8 @@ class StationRequests:
         """Return the stations that the cloud waits for now, in words."""
         names = []
         for b, pending in self.pending.items():
-            away = b not in self._acceptor.sessions or self.quiet(b) > QUIET_S
-            owes = bool(pending) and (away or self._breaks[b] >= BREAKS)
+            is_away = b not in self._acceptor.sessions or self.quiet(b) > QUIET_S
+            owes = bool(pending) and (is_away or self._breaks[b] >= BREAKS)
             if owes or len(self._absent) == len(self.pending):
                 names.append(self.stands(b))
         return names

@@ -1,4 +1,8 @@
-"""Streams of a cloud's stations: the greeting, and the messages that follow, each checked and passed on."""
+"""Streams of the cloud's stations: answer the greeting, check every message, and pass it on.
+
+The gRPC acceptor calls `StationSessions` for each stream and message. Answers go to `StationRequests`, outlooks to
+`Rosters`, both after a check by `AnswerChecks`. A station that sends something wrong is barred for a while.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +28,13 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.resources.sizes import framed
 
 ROSTER_BYTES = 1 << 20
-"""Bytes for the terminals in a message of a station, beyond the bytes of the models."""
+"""Bytes of a station's message for its terminals, in addition to the bytes of the models."""
 
 
 class StationSessions:
-    """Takes every message of the stations of a network, and checks it against the request that it answers.
+    """Receives and checks all messages of the stations of a network; ``welcome`` makes the answer to a greeting.
 
-    The acceptor calls it for each stream; ``welcome`` makes the greeting. It passes answers to `StationRequests` and
-    outlooks to `Rosters`. A station that sends something wrong is barred for a while. It never asks a station.
+    It never asks a station: `StationRequests` does.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class StationSessions:
         self.requests = StationRequests(config, self.acceptor, log)
         self.rosters = Rosters(config, registry, self.acceptor, self.requests, log)
         self.awaited: Callable[[], list[str]] | None = None
-        """Returns who must be there before a training goes on; None while it does not wait for that."""
+        """Returns the missing nodes for which a training waits; None while it does not wait for nodes."""
         self.excluded: Callable[[], Iterable[int]] = tuple
         """Returns the stations that take no part."""
         job, limits = config.learning.job(), config.limits
@@ -61,7 +64,7 @@ class StationSessions:
         return self.acceptor.handler(self.greet, self.receive, self.on_gone)
 
     def close(self) -> None:
-        """Stop asking, and tell the stations."""
+        """Cancel all requests, and tell the stations that the cloud goes away."""
         for task in self.rosters.tasks:
             task.cancel()
         for session in list(self.acceptor.sessions.values()):
@@ -85,7 +88,7 @@ class StationSessions:
         return welcome
 
     async def receive(self, session: PeerSession, data: bytes) -> None:
-        """Take a message of a station; a wrong message is its fault until it gives a good answer."""
+        """Take a message of a station; a wrong message stays its fault until its next good answer."""
         try:
             if len(data) > self.largest:
                 raise PeerError(f"a message of {len(data)} bytes: {self.largest} are the most")
@@ -97,7 +100,7 @@ class StationSessions:
             raise
 
     def _take(self, session: PeerSession, data: bytes) -> None:
-        """Take an outlook, or an answer after a check against its request."""
+        """Check and pass on an outlook, or an answer to an open request."""
         b = session.number
         name, content, _ = session.read(data)
         self._meters.messages.labels("up", name).inc()
@@ -117,7 +120,7 @@ class StationSessions:
         self._log("station gone", "warning", reason=session.reason or "connection lost", station=session.number)
 
     def waited_for(self) -> list[str]:
-        """Return in words who a training waits for now: at its beginning, or for an answer."""
+        """Return the nodes for which a training waits now, in words: for their presence, or for an answer."""
         return self.requests.waited_for() if self.awaited is None else self.awaited()
 
     def missing(self, *, members: bool = False) -> list[str]:

@@ -1,9 +1,17 @@
-"""Models on a stream: one that it has carried is named, and of one that is rounded only what has changed is sent.
+"""Shorten the models in the messages of a stream, without any loss.
 
-Both ends remember the same: the models of the last message of each kind, and v of the last report. A stream that begins
-anew remembers nothing, so that nobody has to know what a peer has forgotten. A model between the two that were asked
-about last is told by its share, one to be tried on test rows by the combination of them. What comes out is what went
-in, to the bit.
+`node.link` and `node.acceptor` keep a `ModelMemory` at each end of a stream. `ModelMemory.shortened` is called before a
+message is sent, and `ModelMemory.restore` after it is received. The restored model equals the original to the bit.
+
+Theory of operation. Both ends remember the same models: those in the last message of each kind, and v of the last
+report. A model is then sent in the first form that reproduces it exactly:
+
+1. a reference to a remembered model (``base``) or to the last report (``reported``);
+2. a point between the two models of the last probe (``share``), or a combination of its models (``weights``);
+3. the rounded difference from a remembered model;
+4. the numbers themselves.
+
+A new stream starts with an empty memory at both ends, so the ends never disagree after a disconnection.
 """
 
 from __future__ import annotations
@@ -21,13 +29,13 @@ from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.mixtures import SHARE_STEP, between, combined, share_between
 
 KINDS = ("order", "probe", "assign", "sums")
-"""Messages that carry models. A base counts those that are remembered, in this order, from 1."""
+"""Kinds of messages whose models are remembered. ``base`` numbers the remembered models in this order, from 1."""
 
 NOTHING_REPORTED: tuple[int, codec.Vector] = 0, np.empty(0)
 
 
 class ModelMemory:
-    """What one end of a stream remembers."""
+    """The models that an end of a stream remembers."""
 
     __slots__ = ("_models", "_reported")
 
@@ -36,118 +44,125 @@ class ModelMemory:
         self._reported = NOTHING_REPORTED
 
     def heard(self, message: Any) -> None:
-        """Remember v of a report that went up."""
+        """Remember v of a report that was sent to the cloud."""
         if message.WhichOneof("body") == "answer" and message.answer.WhichOneof("body") == "report":
             self._reported = message.answer.id, codec.array(message.answer.report.v, "v")
 
     def shortened(self, message: Any, dtype: np.dtype[Any]) -> Any:
-        """The message with models as short as this type makes them without a loss; the same where it has none."""
+        """Return the message with its models in their shortest exact form; unchanged if it has no models.
+
+        ``dtype`` is the type to which the channel rounds models.
+        """
         kind, tensors = _models_in(message)
         if not tensors:
             return message
         short = type(message)()
         short.CopyFrom(message)
-        models = [_shared(each.SerializeToString()) for each in tensors]
-        for each, model in zip(_models_in(short)[1], models, strict=True):
-            each.CopyFrom(self._mixture(each, model) if kind == "trial" else self._shortest(model, dtype))
+        models = [_shared(tensor.SerializeToString()) for tensor in tensors]
+        for tensor, model in zip(_models_in(short)[1], models, strict=True):
+            tensor.CopyFrom(self._mixture(tensor, model) if kind == "trial" else self._shortest(model, dtype))
         self._remember(kind, models)
         return short
 
     def restore(self, message: Any) -> None:
-        """Put models back into a message as they were before `shortened`."""
+        """Put the complete models back into a message: the inverse of `shortened`."""
         kind, tensors = _models_in(message)
         if not tensors:
             return
-        models = [self._whole(each) for each in tensors]
-        for each, model in zip(tensors, models, strict=True):
-            if not each.data:
-                each.data = model.tobytes()
-            elif each.base:
-                each.CopyFrom(codec.tensor(model))
+        models = [self._restored(tensor) for tensor in tensors]
+        for tensor, model in zip(tensors, models, strict=True):
+            if not tensor.data:
+                tensor.data = model.tobytes()
+            elif tensor.base:
+                tensor.CopyFrom(codec.tensor(model))
         self._remember(kind, models)
 
     def _remember(self, kind: str, models: list[codec.Vector]) -> None:
         if kind in KINDS:
             self._models[kind] = models
 
-    def _known(self) -> Iterator[codec.Vector]:
+    def _remembered(self) -> Iterator[codec.Vector]:
         for kind in KINDS:
             yield from self._models.get(kind, ())
 
     def _shortest(self, model: codec.Vector, dtype: np.dtype[Any]) -> wire.Tensor:
-        for base, known in enumerate(self._known(), 1):
-            if np.array_equal(known, model):
+        """Return the shortest exact form of a model."""
+        for base, remembered in enumerate(self._remembered(), 1):
+            if np.array_equal(remembered, model):
                 return wire.Tensor(shape=model.shape, base=base)
         if np.array_equal(self._reported[1], model):
             return wire.Tensor(shape=model.shape, reported=self._reported[0])
-        if (share := share_between(model, np.array(self._asked()))) is not None:
+        if (share := share_between(model, np.array(self._probed()))) is not None:
             return wire.Tensor(shape=model.shape, share=round(share / SHARE_STEP))
-        for base, known in enumerate(self._known(), 1) if dtype in codec.STEPS else ():
-            if known.shape == model.shape:
-                step, multiples = codec.in_steps(model - known, dtype)
-                if np.array_equal(known + step * multiples, model):
+        for base, remembered in enumerate(self._remembered(), 1) if dtype in codec.STEPS else ():
+            if remembered.shape == model.shape:
+                step, multiples = codec.in_steps(model - remembered, dtype)
+                if np.array_equal(remembered + step * multiples, model):
                     data, precision = multiples.tobytes(), codec.STEPS[dtype]
                     return wire.Tensor(shape=model.shape, precision=precision, data=data, step=step, base=base)
         return codec.tensor(model, dtype)
 
-    def _mixture(self, given: wire.Tensor, model: codec.Vector) -> wire.Tensor:
-        """What the model is made of, if it is what the weights say."""
-        short = wire.Tensor(shape=given.shape, weights=given.weights, shift=given.shift, constant=given.constant)
-        asked = self._asked()
-        known = 0 < len(asked) == len(given.weights)
-        return short if known and np.array_equal(_combined(short, asked), model) else codec.tensor(model)
+    def _mixture(self, tensor: wire.Tensor, model: codec.Vector) -> wire.Tensor:
+        """Return only the weights of a combination if they give the model exactly, otherwise the numbers."""
+        short = wire.Tensor(shape=tensor.shape, weights=tensor.weights, shift=tensor.shift, constant=tensor.constant)
+        models = self._probed()
+        complete = 0 < len(models) == len(tensor.weights)
+        return short if complete and np.array_equal(_combined(short, models), model) else codec.tensor(model)
 
-    def _asked(self) -> list[codec.Vector]:
+    def _probed(self) -> list[codec.Vector]:
+        """Return the models of the last probe (at a terminal's stream) or request of sums (at a station's)."""
         return self._models.get("probe") or self._models.get("sums") or []
 
-    def _between(self, given: wire.Tensor) -> codec.Vector:
-        asked = np.array(self._asked())
-        if len(asked) != 2 or asked.shape[1:] != tuple(given.shape):
-            raise PeerError(f"a model of shape {tuple(given.shape)} between two, of which {asked.shape} is known here")
-        return between(given.share * SHARE_STEP, asked)
+    def _between(self, tensor: wire.Tensor) -> codec.Vector:
+        models = np.array(self._probed())
+        if len(models) != 2 or models.shape[1:] != tuple(tensor.shape):
+            raise PeerError(f"a model of shape {tuple(tensor.shape)} between two models: the stream has {models.shape}")
+        return between(tensor.share * SHARE_STEP, models)
 
-    def _told(self, given: wire.Tensor) -> codec.Vector:
+    def _last_report(self, tensor: wire.Tensor) -> codec.Vector:
         number, v = self._reported
-        if given.reported != number or tuple(given.shape) != v.shape:
-            raise PeerError(f"v of shape {tuple(given.shape)} as of answer {given.reported}: the last was {number}")
+        if tensor.reported != number or tuple(tensor.shape) != v.shape:
+            raise PeerError(f"v of shape {tuple(tensor.shape)} as of answer {tensor.reported}: the last was {number}")
         return v
 
-    def _whole(self, given: wire.Tensor) -> codec.Vector:
-        if given.weights and not given.data:
-            return _combined(given, self._asked())
-        if given.reported:
-            return self._told(given)
-        if given.HasField("share"):
-            return self._between(given)
-        if not given.base:
-            return codec.array(given, "a model")
-        shape, known = codec.shape_of(given, "a model"), list(self._known())
-        if given.base > len(known) or known[given.base - 1].shape != shape:
-            raise PeerError(f"model {given.base} of shape {shape}: {[model.shape for model in known]} are known here")
-        base = known[given.base - 1]
-        return base + codec.array(given, "what has changed of a model") if given.data else base
+    def _restored(self, tensor: wire.Tensor) -> codec.Vector:
+        """Return the complete model of a shortened tensor."""
+        if tensor.weights and not tensor.data:
+            return _combined(tensor, self._probed())
+        if tensor.reported:
+            return self._last_report(tensor)
+        if tensor.HasField("share"):
+            return self._between(tensor)
+        if not tensor.base:
+            return codec.array(tensor, "a model")
+        shape, models = codec.shape_of(tensor, "a model"), list(self._remembered())
+        if tensor.base > len(models) or models[tensor.base - 1].shape != shape:
+            raise PeerError(f"model {tensor.base} of shape {shape}: the stream has {[m.shape for m in models]}")
+        base = models[tensor.base - 1]
+        return base + codec.array(tensor, "the change of a model") if tensor.data else base
 
 
 @lru_cache(maxsize=8)
-def _shared(written: bytes) -> codec.Vector:
-    """A model that is sent to many: their streams remember one array, and not each its own."""
-    model = codec.array(wire.Tensor.FromString(written), "a model")
+def _shared(serialised: bytes) -> codec.Vector:
+    """Return the array of a model; streams that send the same model remember the same array, to save memory."""
+    model = codec.array(wire.Tensor.FromString(serialised), "a model")
     model.setflags(write=False)
     return model
 
 
-def _combined(given: wire.Tensor, models: list[codec.Vector]) -> codec.Vector:
-    if len(given.weights) != len(models) or not np.isfinite([*given.weights, given.shift, given.constant]).all():
-        raise PeerError(f"a combination of {len(given.weights)} models, of which {len(models)} are known here")
-    made = combined(np.array(given.weights), np.array(models))
-    if made.shape != tuple(given.shape):
-        raise PeerError(f"a combination of shape {tuple(given.shape)}, of models of {made.shape}")
-    (whole,) = with_intercepts(made[None], given.constant or 1.0, np.array([given.shift]))
-    return np.asarray(whole)
+def _combined(tensor: wire.Tensor, models: list[codec.Vector]) -> codec.Vector:
+    """Return the combination of models by the weights of a tensor, with its shift of the intercepts."""
+    if len(tensor.weights) != len(models) or not np.isfinite([*tensor.weights, tensor.shift, tensor.constant]).all():
+        raise PeerError(f"a combination of {len(tensor.weights)} models: the stream has {len(models)}")
+    combination = combined(np.array(tensor.weights), np.array(models))
+    if combination.shape != tuple(tensor.shape):
+        raise PeerError(f"a combination of shape {tuple(tensor.shape)}, of models of {combination.shape}")
+    (model,) = with_intercepts(combination[None], tensor.constant or 1.0, np.array([tensor.shift]))
+    return np.asarray(model)
 
 
 def _models_in(message: Any) -> tuple[str, Any]:
-    """Kind of a message, and the models in it."""
+    """Return the kind of a message, and its models."""
     kind, content = codec.body(message)
     if kind == "request":
         kind, content = codec.body(content)
