@@ -88,7 +88,7 @@ def test_a_private_network_keeps_to_its_bound(tmp_path: Path, kind: str, capsys:
         with pytest.raises(ConfigError, match="are noised"):
             operator.command("move", terminal=0, station=1)
         operator.command("train", budget=["energy=9000"])
-        assert "one certificate" in nets.wait(operator, nets.at_rest)["training"]["error"]
+        assert "released its certificate" in nets.wait(operator, nets.at_rest)["training"]["error"]
     options = Options(channel="masked") if kind == "masked" else Options()
     _, plan = private("rhfedmtl", options, federation, Ledger(["energy=0.1,10"], ["energy=4000"]), Privacy.parse(BOUND))
     assert training["privacy"]["clip"] == pytest.approx(plan.clip)

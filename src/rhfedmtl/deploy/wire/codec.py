@@ -1,7 +1,11 @@
-"""Messages and state of the roles as protobuf and back. What comes from a peer is checked before a role sees it.
+"""Convert the messages and the state of the roles to protobuf and back, and check everything that a peer sends.
 
-Numbers travel as float64; those of updates, reports, moments and scaling as their channel has rounded them (`models`
-for those of models).
+All nodes call it for every message. `to_wire` and `from_wire` convert field by field: the table `FORMS` names the
+protobuf message of each dataclass and the fields that need special treatment. A wrong message raises a `PeerError`
+before a role sees it. To add a message, define it in ``wire.proto``, run `make proto`, and add a row to `FORMS`.
+
+Numbers travel as float64. Updates, reports, moments and scaling travel in the type to which their channel has rounded
+them. `wire.models` shortens models.
 """
 
 from __future__ import annotations
@@ -23,16 +27,16 @@ from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, Work
-from rhfedmtl.roles import messages as said
+from rhfedmtl.roles import messages
 from rhfedmtl.roles.encoding import FLOAT64
 from rhfedmtl.roles.roster import Member, StationState
 from rhfedmtl.roles.secure import masking, masks
 from rhfedmtl.roles.terminal import TerminalState
 
 PROTOCOL = 4
-"""Version that this code speaks, and the oldest that it understands."""
-MOST_NUMBERS = 1 << 26
-MOST_AXES = 4
+"""Version of the protocol that this code speaks, and the oldest version that it understands."""
+MAX_NUMBERS = 1 << 26
+MAX_AXES = 4
 
 P = TypeVar("P", bound=Proto)
 M = TypeVar("M")
@@ -40,11 +44,11 @@ Vector = npt.NDArray[np.float64]
 
 
 class NotFiniteError(PeerError):
-    """A peer told numbers that are none."""
+    """A peer sent NaN or infinity."""
 
 
 def parse(kind: type[P], data: bytes) -> P:
-    """Protobuf message of this kind; anything else is a fault of the peer."""
+    """Return the protobuf message of this kind; other bytes raise a `PeerError`."""
     try:
         return kind.FromString(data)
     except (DecodeError, ValueError, TypeError) as error:
@@ -52,7 +56,7 @@ def parse(kind: type[P], data: bytes) -> P:
 
 
 def body(message: Proto) -> tuple[str, Any]:
-    """Name and content of what a message carries; a message without any is a fault of the peer."""
+    """Return name and content of the body of a message; a message without a body raises a `PeerError`."""
     name = message.WhichOneof("body")
     if name is None:
         raise PeerError(f"a {type(message).__name__} that says nothing, or something newer than protocol {PROTOCOL}")
@@ -60,7 +64,7 @@ def body(message: Proto) -> tuple[str, Any]:
 
 
 def tensor(values: npt.ArrayLike, dtype: np.dtype[Any] = FLOAT64) -> wire.Tensor:
-    """Numbers for the wire, of this type where it holds them exactly."""
+    """Return numbers for the wire: in this type if it holds them exactly, otherwise as float64."""
     array = np.asarray(values, dtype="<f8")
     if dtype == np.float32 and np.array_equal(single := array.astype("<f4"), array):
         return wire.Tensor(shape=array.shape, precision=wire.FLOAT32, data=single.tobytes())
@@ -72,13 +76,14 @@ def tensor(values: npt.ArrayLike, dtype: np.dtype[Any] = FLOAT64) -> wire.Tensor
 
 
 def in_steps(values: Vector, dtype: np.dtype[Any]) -> tuple[float, npt.NDArray[Any]]:
-    """The step that `roles.channel.Int8` has rounded these numbers to, if it has, and the nearest multiples of it.
+    """Return the rounding step of these numbers and the nearest multiples of it.
 
-    A difference to another number may have lost its last digits.
+    The step is that of `roles.channel.Int8`. Numbers that this channel has not rounded are no exact multiples of it, so
+    callers compare the product with the numbers. A difference of two models may have lost its last digits.
     """
-    bits, least = 8 * dtype.itemsize - 1, float(np.finfo(np.float64).smallest_subnormal)
+    bits, smallest = 8 * dtype.itemsize - 1, float(np.finfo(np.float64).smallest_subnormal)
     fraction, exponent = math.frexp(float(np.abs(values).max(initial=0.0)))
-    step = max(math.ldexp(1.0, exponent - bits + (fraction > 1.0 - 0.75 * 0.5**bits)), least)
+    step = max(math.ldexp(1.0, exponent - bits + (fraction > 1.0 - 0.75 * 0.5**bits)), smallest)
     return step, np.rint(values / step).astype(dtype.newbyteorder("<"))
 
 
@@ -87,81 +92,86 @@ _WORKS: dict[Work, wire.Work] = {ASCENT: wire.DUAL_ASCENT, GRADIENT: wire.GRADIE
 _KINDS = {wire.FLOAT64: "<f8", wire.FLOAT32: "<f4", wire.INT8: "i1", wire.INT16: "<i2"}
 
 
-def shape_of(given: wire.Tensor, what: str) -> tuple[int, ...]:
-    """How many numbers there are along each axis; refuses what is not read."""
-    shape = tuple(given.shape)
-    if given.precision not in _KINDS or len(shape) > MOST_AXES or math.prod(shape) > MOST_NUMBERS:
+def shape_of(message: wire.Tensor, label: str) -> tuple[int, ...]:
+    """Return the shape of a tensor; refuse unknown precisions and too large shapes. ``label`` names it in errors."""
+    shape = tuple(message.shape)
+    if message.precision not in _KINDS or len(shape) > MAX_AXES or math.prod(shape) > MAX_NUMBERS:
         raise PeerError(
-            f"{what} has precision {given.precision} and the shape {shape[: MOST_AXES + 1]}: at most {MOST_AXES} axes "
-            f"and {MOST_NUMBERS} numbers are read"
+            f"{label} has precision {message.precision} and the shape {shape[: MAX_AXES + 1]}: at most {MAX_AXES} axes "
+            f"and {MAX_NUMBERS} numbers are read"
         )
     return shape
 
 
-def array(given: wire.Tensor, what: str, *, finite: bool = True) -> Vector:
-    """Numbers from the wire, always as float64; refuses sizes that do not fit, NaN, and infinity unless allowed."""
-    shape = shape_of(given, what)
-    kind = np.dtype(_KINDS[given.precision])
-    if math.prod(shape) * kind.itemsize != len(given.data):
-        raise PeerError(f"{what} claims the shape {shape} and brings {len(given.data)} bytes")
-    numbers = np.frombuffer(given.data, dtype=kind).astype(np.float64).reshape(shape)
+def array(message: wire.Tensor, label: str, *, finite: bool = True) -> Vector:
+    """Return numbers from the wire as float64.
+
+    Refuse data that does not fit the shape, NaN, and with ``finite`` also infinity. ``label`` names the numbers in
+    errors.
+    """
+    shape = shape_of(message, label)
+    kind = np.dtype(_KINDS[message.precision])
+    if math.prod(shape) * kind.itemsize != len(message.data):
+        raise PeerError(f"{label} claims the shape {shape} and brings {len(message.data)} bytes")
+    numbers = np.frombuffer(message.data, dtype=kind).astype(np.float64).reshape(shape)
     if kind.kind == "i":
-        if not math.isfinite(given.step):
-            raise NotFiniteError(f"{what} has a step of {given.step}")
-        numbers *= given.step
+        if not math.isfinite(message.step):
+            raise NotFiniteError(f"{label} has a step of {message.step}")
+        numbers *= message.step
     if np.isnan(numbers).any() if not finite else not np.isfinite(numbers).all():
-        raise NotFiniteError(f"{what} holds numbers that are not finite")
+        raise NotFiniteError(f"{label} holds numbers that are not finite")
     return numbers
 
 
-def words(given: bytes, what: str) -> masks.Words:
-    """Words under masks from the wire, which may have any bits; refuses a length that is none of theirs."""
-    if not given or len(given) % 8 or len(given) > 8 * MOST_NUMBERS:
-        raise PeerError(f"{what} has {len(given)} bytes: 8 for each word, and at most {MOST_NUMBERS} words are read")
-    return np.frombuffer(given, dtype="<u8").astype(np.uint64)
+def words(message: bytes, label: str) -> masks.Words:
+    """Return masked words of 64 bits from the wire; their bits are arbitrary, so only the length is checked."""
+    if not message or len(message) % 8 or len(message) > 8 * MAX_NUMBERS:
+        raise PeerError(f"{label} has {len(message)} bytes: 8 for each word, and at most {MAX_NUMBERS} words are read")
+    return np.frombuffer(message, dtype="<u8").astype(np.uint64)
 
 
-def finite(value: float, what: str) -> float:
-    """A number that is finite."""
+def finite(value: float, label: str) -> float:
+    """Return a number; refuse NaN and infinity."""
     if not math.isfinite(value):
-        raise PeerError(f"{what} is {value}")
+        raise PeerError(f"{label} is {value}")
     return value
 
 
 def to_wire(message: Any, **more: Any) -> Any:
-    """The protobuf form of a message, or of state, field by field; ``more`` is what only the network knows of it."""
+    """Return the protobuf form of a message or state, field by field; ``more`` has fields that the dataclass lacks."""
     form = FORMS[type(message)]
-    for each in fields(message):
-        value = getattr(message, each.name)
-        if each.name in form.rounded:
-            more[each.name] = tensor(value, message.dtype)
-        elif each.name in form.stacked:
-            more[each.name] = [tensor(part) for part in value]
-        elif each.name not in form.apart and value is not None:
-            more[each.name] = _outwards(value)
+    for attribute in fields(message):
+        value = getattr(message, attribute.name)
+        if attribute.name in form.rounded:
+            more[attribute.name] = tensor(value, message.dtype)
+        elif attribute.name in form.stacked:
+            more[attribute.name] = [tensor(part) for part in value]
+        elif attribute.name not in form.unmapped and value is not None:
+            more[attribute.name] = _outwards(value)
     return form.proto(**more)
 
 
-def from_wire(kind: type[M], given: Proto, **more: Any) -> M:
-    """The message, or state, of this kind, once all that it says has been checked; ``more`` is read by the caller."""
+def from_wire(kind: type[M], message: Proto, **more: Any) -> M:
+    """Return the checked message or state of this kind; ``more`` has fields that the caller has read itself."""
     form = FORMS[kind]
     for name, reader in _readers(cast(type, kind)).items():
-        if name not in form.apart:
-            more[name] = reader(given, name)
+        if name not in form.unmapped:
+            more[name] = reader(message, name)
     if form.rounded:
-        more["dtype"] = np.dtype(_KINDS[getattr(given, form.rounded[-1]).precision])
-    made = kind(**more)
-    form.check(made)
-    return made
+        more["dtype"] = np.dtype(_KINDS[getattr(message, form.rounded[-1]).precision])
+    result = kind(**more)
+    form.check(result)
+    return result
 
 
-def read(given: Any) -> Any:
-    """The message of the roles that a peer sent, checked; one that no role knows is as it came."""
-    kind = _KINDS_OF_FORM.get(type(given))
-    return given if kind is None else from_wire(kind, given)
+def read(message: Any) -> Any:
+    """Return the checked message of the roles; a message without a form for the roles is returned unchanged."""
+    kind = _KINDS_OF_FORM.get(type(message))
+    return message if kind is None else from_wire(kind, message)
 
 
 def _outwards(value: Any) -> Any:
+    """Return the protobuf form of the value of a field."""
     if isinstance(value, tuple):
         return [*map(_outwards, value)]
     if isinstance(value, np.ndarray) and value.dtype == np.uint64:
@@ -176,27 +186,30 @@ def _outwards(value: Any) -> Any:
 
 
 Reader = Callable[[Any, str], Any]
+"""Reads the field with this name from a protobuf message."""
 
 
 @cache
 def _readers(kind: type) -> dict[str, Reader]:
-    """How each field of a message is read, by its type."""
+    """Return the reader of each field of a dataclass, by its type hint."""
     hints, form = get_type_hints(kind), FORMS[kind]
     return {
-        each.name: _stack_reader if each.name in form.stacked else _reader(hints[each.name], form, kind.__name__)
-        for each in fields(kind)
+        attribute.name: _stack_reader
+        if attribute.name in form.stacked
+        else _reader(hints[attribute.name], form, kind.__name__)
+        for attribute in fields(kind)
     }
 
 
-def _stack_reader(given: Any, name: str) -> Vector:
-    return stack(getattr(given, name), name)
+def _stack_reader(message: Any, name: str) -> Vector:
+    return stack(getattr(message, name), name)
 
 
-def stack(given: Sequence[wire.Tensor], what: str) -> Vector:
-    """Arrays of one shape from the wire, in one."""
-    parts = [array(each, what) for each in given]
+def stack(tensors: Sequence[wire.Tensor], label: str) -> Vector:
+    """Return arrays of the same shape from the wire, stacked along a new first axis."""
+    parts = [array(part, label) for part in tensors]
     if len({part.shape for part in parts}) != 1:
-        raise PeerError(f"{what} have the shapes {sorted({part.shape for part in parts})}: one is needed")
+        raise PeerError(f"{label} have the shapes {sorted({part.shape for part in parts})}: they must be equal")
     return np.stack(parts)
 
 
@@ -204,14 +217,14 @@ def _reader(hint: Any, form: Form, of: str) -> Reader:
     if get_origin(hint) is np.ndarray:
         return _array_reader(hint, form, of)
     if hint in _CHECKED:
-        return lambda given, name: _CHECKED[hint](getattr(given, name), f"{name} of {of}")
+        return lambda message, name: _CHECKED[hint](getattr(message, name), f"{name} of {of}")
     if hint in FORMS or get_origin(hint) is tuple:
         return _message_reader(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return lambda given, name: hint(getattr(given, name))
-    if isinstance(hint, UnionType):  # a message, or None where the field is not set
+        return lambda message, name: hint(getattr(message, name))
+    if isinstance(hint, UnionType):  # the field is optional
         inner = _reader(get_args(hint)[0], form, of)
-        return lambda given, name: inner(given, name) if given.HasField(name) else None
+        return lambda message, name: inner(message, name) if message.HasField(name) else None
     return getattr
 
 
@@ -227,44 +240,44 @@ _CHECKED: dict[Any, Callable[[Any, str], Any]] = {float: finite, Work: _work}
 
 def _array_reader(hint: Any, form: Form, of: str) -> Reader:
     if hint == masks.Words:
-        return lambda given, name: words(getattr(given, name), f"{name} of {of}")
-    return lambda given, name: array(getattr(given, name), f"{name} of {of}", finite=name not in form.infinite)
+        return lambda message, name: words(getattr(message, name), f"{name} of {of}")
+    return lambda message, name: array(getattr(message, name), f"{name} of {of}", finite=name not in form.infinite)
 
 
 def _message_reader(hint: Any) -> Reader:
-    """Of a message, or of any number of one kind."""
+    """Return the reader of a message, or of a tuple of messages or numbers."""
     if get_origin(hint) is tuple:
         kind = get_args(hint)[0]
         if kind is int:
             return lambda message, name: tuple(getattr(message, name))
-        return lambda given, name: tuple(from_wire(kind, each) for each in getattr(given, name))
-    return lambda given, name: from_wire(hint, getattr(given, name))
+        return lambda message, name: tuple(from_wire(kind, part) for part in getattr(message, name))
+    return lambda message, name: from_wire(hint, getattr(message, name))
 
 
-def _check_moments(moments: said.MomentsReport) -> None:
+def _check_moments(moments: messages.MomentsReport) -> None:
     mean, spread = moments.mean, moments.spread
     if mean.ndim != 1 or mean.shape != spread.shape or moments.count < 1 or (spread < 0.0).any():
         raise PeerError(f"moments of {moments.count} rows with means {mean.shape} and spreads {spread.shape}")
 
 
-def _check_scaling(scaling: said.Scaling) -> None:
+def _check_scaling(scaling: messages.Scaling) -> None:
     mean, scale = scaling.mean, scaling.scale
     if mean.ndim != 1 or mean.shape != scale.shape or not (scale > 0.0).all():
         raise PeerError(f"scaling by means {mean.shape} and scales {scale.shape}, which must be positive")
 
 
-def _check_labels(report: said.LabelsReport) -> None:
+def _check_labels(report: messages.LabelsReport) -> None:
     sums = report.sums
     if sums.shape != (NUMBERS,) or not sums[0] > 0.0 or sums[2] < 0.0:
         raise PeerError(f"label sums {sums.tolist()[:NUMBERS]}: a positive weight, a mean and a spread >= 0 are needed")
 
 
-def _check_noising(noising: said.Noising) -> None:
+def _check_noising(noising: messages.Noising) -> None:
     if not (noising.clip > 0.0 and noising.noise > 0.0 and 0.0 < noising.delta < 1.0):
         raise PeerError(f"clip {noising.clip}, noise {noising.noise} and delta {noising.delta} hide nothing")
 
 
-def _check_probe(probe: said.Probe) -> None:
+def _check_probe(probe: messages.Probe) -> None:
     if probe.noise is not None and not 0.0 < probe.noise < math.inf:
         raise PeerError(f"a probe with noise {probe.noise}")
 
@@ -276,7 +289,7 @@ def _check_key(key: masking.Key) -> None:
 
 def _check_circle(circle: masking.Circle) -> None:
     if len({key.terminal for key in circle.keys}) != len(circle.keys):
-        raise PeerError("a circle with two keys of one terminal")
+        raise PeerError("a circle with two keys of the same terminal")
     masking.from_groups(circle.groups)
 
 
@@ -289,8 +302,8 @@ def _check_deal(deal: masking.Deal) -> None:
 
 def _check_partners(partners: masking.Partners) -> None:
     masking.from_bits(partners.everyone)
-    asked, rest = divmod(len(partners.seats), said.SEAT)
-    if rest or len(partners.shares) != 2 * masks.SEED * asked:
+    n_partners, rest = divmod(len(partners.seats), messages.SEAT)
+    if rest or len(partners.shares) != 2 * masks.SEED * n_partners:
         raise PeerError(f"partners with {len(partners.seats)} bytes of seats and {len(partners.shares)} of shares")
 
 
@@ -305,44 +318,57 @@ def _check_opened(opened: masking.Opened) -> None:
 
 @dataclass(frozen=True)
 class Form:
-    """How a message of the roles, or their state, looks on the wire: fields are those of the same name.
+    """Mapping of a message of the roles, or of their state, to protobuf: fields of the same name correspond.
 
-    ``rounded`` travel as the message's own ``dtype``, which is read off them, ``stacked`` one by one, ``infinite`` may
-    hold infinities; fields that are ``apart`` have no counterpart of their own. ``check`` refuses what fits field by
-    field, and not together.
+    Attributes
+    ----------
+    proto : Callable
+        Class of the protobuf message.
+    rounded : tuple[str, ...]
+        Arrays that travel in the ``dtype`` of the message; the receiver reads ``dtype`` from them.
+    stacked : tuple[str, ...]
+        Arrays whose first axis travels as separate tensors.
+    infinite : tuple[str, ...]
+        Arrays that may hold infinities.
+    unmapped : tuple[str, ...]
+        Fields without a field of the same name in the protobuf message.
+    check : Callable
+        Refuses contradictions between fields with a `PeerError`.
     """
 
     proto: Callable[..., Any]
     rounded: tuple[str, ...] = ()
     stacked: tuple[str, ...] = ()
     infinite: tuple[str, ...] = ()
-    apart: tuple[str, ...] = ()
+    unmapped: tuple[str, ...] = ()
     check: Callable[[Any], None] = lambda _: None
 
 
 FORMS: dict[type, Form] = {
-    said.Verdict: Form(wire.Verdict),
-    said.Anchor: Form(wire.Anchor, apart=("dtype",), check=said.check_anchors),
-    said.WorkOrder: Form(wire.WorkOrder, apart=("dtype",)),
-    said.Update: Form(wire.Update, rounded=("delta",), infinite=("profile",), apart=("dtype",)),
-    said.Probe: Form(wire.Probe, stacked=("models",), apart=("dtype",), check=_check_probe),
-    said.Sums: Form(wire.Sums),
-    said.Report: Form(wire.Report, rounded=("v",), apart=("dtype",)),
-    said.StationSums: Form(wire.StationSums),
-    said.Join: Form(wire.Join),
-    said.Release: Form(wire.Release),
-    said.Leave: Form(wire.Leave),
-    said.Goodbye: Form(wire.Goodbye),
-    said.MomentsReport: Form(wire.MomentsReport, rounded=("mean", "spread"), apart=("dtype",), check=_check_moments),
-    said.RowProbe: Form(wire.RowProbe),
-    said.ShareProbe: Form(wire.ShareProbe),
-    said.Trial: Form(wire.Trial),
-    said.Scaling: Form(wire.Scaling, rounded=("mean", "scale"), apart=("dtype",), check=_check_scaling),
-    said.LabelsReport: Form(wire.LabelsReport, check=_check_labels),
-    said.Centring: Form(wire.Centring),
-    said.Noising: Form(wire.Noising, check=_check_noising),
-    said.ColumnsReport: Form(wire.ColumnsReport),
-    said.ColumnsAgreed: Form(wire.ColumnsAgreed),
+    messages.Verdict: Form(wire.Verdict),
+    messages.Anchor: Form(wire.Anchor, unmapped=("dtype",), check=messages.check_anchors),
+    messages.WorkOrder: Form(wire.WorkOrder, unmapped=("dtype",)),
+    messages.Update: Form(wire.Update, rounded=("delta",), infinite=("profile",), unmapped=("dtype",)),
+    messages.Probe: Form(wire.Probe, stacked=("models",), unmapped=("dtype",), check=_check_probe),
+    messages.Sums: Form(wire.Sums),
+    messages.Report: Form(wire.Report, rounded=("v",), unmapped=("dtype",)),
+    messages.StationSums: Form(wire.StationSums),
+    messages.Join: Form(wire.Join),
+    messages.Release: Form(wire.Release),
+    messages.Leave: Form(wire.Leave),
+    messages.Goodbye: Form(wire.Goodbye),
+    messages.MomentsReport: Form(
+        wire.MomentsReport, rounded=("mean", "spread"), unmapped=("dtype",), check=_check_moments
+    ),
+    messages.RowProbe: Form(wire.RowProbe),
+    messages.ShareProbe: Form(wire.ShareProbe),
+    messages.Trial: Form(wire.Trial),
+    messages.Scaling: Form(wire.Scaling, rounded=("mean", "scale"), unmapped=("dtype",), check=_check_scaling),
+    messages.LabelsReport: Form(wire.LabelsReport, check=_check_labels),
+    messages.Centring: Form(wire.Centring),
+    messages.Noising: Form(wire.Noising, check=_check_noising),
+    messages.ColumnsReport: Form(wire.ColumnsReport),
+    messages.ColumnsAgreed: Form(wire.ColumnsAgreed),
     masking.Key: Form(wire.Key, check=_check_key),
     masking.Circle: Form(wire.Circle, check=_check_circle),
     masking.Deal: Form(wire.Deal, check=_check_deal),
@@ -352,14 +378,14 @@ FORMS: dict[type, Form] = {
     masking.Opened: Form(wire.Opened, check=_check_opened),
     TerminalState: Form(wire.TerminalFile),
     Member: Form(wire.MemberFile),
-    StationState: Form(wire.StationFile, apart=("members", "departed", "quarantined")),
+    StationState: Form(wire.StationFile, unmapped=("members", "departed", "quarantined")),
 }
-"""A profile may hold infinities: there, a factor leaves the box."""
+"""Form of each message and state. The profile of an update is infinite where a factor leaves the dual box."""
 _KINDS_OF_FORM: dict[Any, type] = {form.proto: kind for kind, form in FORMS.items()}
 
 
 def check_version(hello: wire.Hello) -> str:
-    """Why the caller's protocol does not do; empty where it does."""
+    """Return the reason why the caller's protocol does not fit; empty if it fits."""
     if hello.oldest <= PROTOCOL <= hello.newest:
         return ""
     return (
