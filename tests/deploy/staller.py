@@ -56,7 +56,7 @@ def breaks() -> None:
     honest = Requests.send
 
     def say(self: Requests, answer: wire.Answer) -> None:
-        self._link.again() if answer.HasField("round") else honest(self, answer)
+        self._link.reconnect() if answer.HasField("round") else honest(self, answer)
 
     Requests.send = say  # type: ignore[method-assign]
 

@@ -44,7 +44,7 @@ from rhfedmtl.deploy.node.acceptor import GREETING_BYTES, STREAMS
 from rhfedmtl.deploy.node.audit import AUDIT, verified
 from rhfedmtl.deploy.node.config import Waits
 from rhfedmtl.deploy.node.credentials import MOST_NODES, Authority, Credentials, Identity, PeerCertificate, new_key
-from rhfedmtl.deploy.node.link import QUEUED, SERVICE, Outbox, channel_options
+from rhfedmtl.deploy.node.link import MAX_QUEUED, SERVICE, Outbox, channel_options
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -206,7 +206,7 @@ def test_an_outbox_writes_in_order_and_nothing_after_a_write_that_failed() -> No
         outbox.open()
         outbox.put("breaks", b"bad")
         await asyncio.sleep(0.01)
-        assert [outbox.put("later", b"3") for _ in range(QUEUED + 1)] == [True] * QUEUED + [False]
+        assert [outbox.put("later", b"3") for _ in range(MAX_QUEUED + 1)] == [True] * MAX_QUEUED + [False]
         await outbox.close(1.0)
         assert written == [b"1", b"2"]
 

@@ -249,7 +249,7 @@ def test_a_terminal_is_forgotten_by_when_it_was_heard(folder: Path, tmp_path: Pa
         peer = await connect(service, folder, 0)
         await service.members.questions.ask("sums", {0: probes()[0]}, 0.0)
         assert service.members.attendance.long_silent(1000.0) == [1]
-        peer.heard -= 2000.0
+        peer.last_heard -= 2000.0
         assert service.members.attendance.long_silent(1000.0) == [0, 1]
 
     run(body)

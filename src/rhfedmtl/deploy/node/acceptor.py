@@ -1,6 +1,20 @@
-"""The upper end of streams between nodes: it checks the certificate of each node below, and limits its messages.
+"""The upper end of streams between nodes: `Acceptor` checks who connects, and limits each connected node.
 
-Streams carry bytes; services give them a meaning.
+Stations use it for their terminals, and the cloud for its stations. It reads the greeting of a stream; all later
+messages go to the service unread.
+
+Theory of operation. A stream passes these checks in order, and ends with the reason at the first that fails:
+
+1. Certificate: TLS has checked the signature. The acceptor checks network, role, revocation and quarantine, and allows
+   two streams per certificate: the current stream, and the stream that replaces it.
+2. Greeting: at most 4 kB within ``greeting_s`` seconds. Protocol version, node number and network must match the
+   certificate. A second process with the same certificate is refused while the first is connected.
+3. Service: ``greet`` answers the hello with a welcome, or refuses it.
+4. Messages: each goes to ``receive``, which finishes before the next is read. A node has a single rate limit for all its
+   connections, so reconnecting does not help.
+
+A node that breaks a rule after its greeting goes into quarantine for ``quarantine`` seconds. A node that comes too
+early (`NotReadyError`) may try again at once. No error of a peer ends more than its own stream.
 """
 
 from __future__ import annotations
@@ -18,7 +32,7 @@ from grpc import aio
 
 from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.node.credentials import PeerCertificate, caller
-from rhfedmtl.deploy.node.dialogues import Dialogue, StreamState, heard
+from rhfedmtl.deploy.node.dialogues import Dialogue, StreamState, parse_message
 from rhfedmtl.deploy.node.link import SERVICE, Outbox
 from rhfedmtl.deploy.node.log import Log, Meters
 from rhfedmtl.deploy.node.server import Cutter
@@ -36,7 +50,7 @@ STREAMS = 2
 
 
 class NotReadyError(PeerError):
-    """A caller did nothing wrong, but comes too early."""
+    """The caller did nothing wrong but comes too early; it may try again."""
 
 
 async def first_message(context: Any) -> bytes:
@@ -55,7 +69,7 @@ class PeerSession:
     """
 
     __slots__ = (
-        *("_cut", "_dialogue", "_models", "_state", "heard", "incarnation", "number", "outbox", "peer"),
+        *("_cut", "_dialogue", "_models", "_state", "incarnation", "last_heard", "number", "outbox", "peer"),
         *("process", "reason", "rests", "since", "withdraws"),
     )
 
@@ -69,7 +83,7 @@ class PeerSession:
         self.outbox = Outbox(context.write)
         self._models = ModelMemory()
         self.since = time.time()
-        self.heard = time.monotonic()
+        self.last_heard = time.monotonic()
         self.reason = ""
         self.incarnation = 0
         self.rests = False
@@ -78,12 +92,12 @@ class PeerSession:
 
     def read(self, data: bytes) -> tuple[str, Any, Any]:
         """Return name and content of a message of the peer, and the message; refuse a message out of turn."""
-        name, content, message = heard(self._dialogue.up, data, self._state)
+        name, content, message = parse_message(self._dialogue.up, data, self._state)
         self._models.heard(message)
         return name, content, message
 
     def send(self, **body: Any) -> bool:
-        """Queue a message, and cut off a peer that does not read."""
+        """Queue a message; cut off a peer that does not read its messages."""
         message = self._dialogue.down(**body)
         return bool(self.send_message(message.WhichOneof("body"), message))
 
@@ -155,8 +169,11 @@ class Acceptor:
         self.cutter = Cutter()
         self._greeting_s = greeting_s
 
-    def handler(self, greet: Greeter, receive: Receiver, gone: Callable[[PeerSession], None]) -> grpc.GenericRpcHandler:
-        """Return the handler of the service: ``greet`` answers a hello, ``receive`` takes the messages that follow."""
+    def handler(self, greet: Greeter, receive: Receiver, on_end: Callable[[PeerSession], None]) -> grpc.GenericRpcHandler:
+        """Return the gRPC handler of the service.
+
+        ``greet`` answers a hello, ``receive`` takes the messages that follow, ``on_end`` is called when a stream ends.
+        """
 
         async def attach(_: Any, context: Any) -> None:
             session: PeerSession | None = None
@@ -172,7 +189,7 @@ class Acceptor:
             except TimeoutError:
                 await self._refuse(context, session, "no greeting in time")
             except (ValueError, TypeError, ArithmeticError) as error:
-                # Nothing that a peer says may end more than its own stream.
+                # A message of a peer must not end more than the stream of that peer.
                 self._log.seldom("unexpected", "error", reason=f"{type(error).__name__}: {error}")
                 await self._refuse(context, session, "a message that cannot be used")
             except asyncio.CancelledError:
@@ -184,16 +201,16 @@ class Acceptor:
                 if session is not None and self.sessions.get(session.number) is session:
                     del self.sessions[session.number]
                     self._meters.connected.labels(self._role).set(len(self.sessions))
-                    gone(session)
+                    on_end(session)
 
         method = grpc.stream_stream_rpc_method_handler(attach)
         return grpc.method_handlers_generic_handler(f"{SERVICE}.{self._dialogue.service}", {"Attach": method})
 
     @contextlib.contextmanager
     def _stream_of(self, peer: PeerCertificate) -> Iterator[None]:
-        """Hear few streams of a certificate at once, and keep the reason if this stream is refused.
+        """Limit the streams of a certificate, and keep the reason if this stream is refused.
 
-        Further streams end before a word of them is read.
+        Further streams end before any of their messages is read.
         """
         identity, serial = peer.identity, peer.serial
         if self._streams[serial] >= STREAMS:
@@ -214,13 +231,13 @@ class Acceptor:
                 del self._streams[serial]
 
     async def _let_in(self, peer: PeerCertificate, context: Any, greet: Greeter) -> PeerSession:
-        who = peer.identity
-        if who.network != self._network or who.role != self._role:
-            raise PeerError(f"{who.uri} may not speak here: this is for {self._role}s of {self._network}")
+        identity = peer.identity
+        if identity.network != self._network or identity.role != self._role:
+            raise PeerError(f"{identity.uri} may not speak here: this is for {self._role}s of {self._network}")
         if peer.serial in self.revoked:
-            raise PeerError(f"the certificate of {who} was revoked")
-        if self.bars(who.number):
-            raise PeerError(f"{who} misbehaved and is not let in for {self._limits.quarantine:g} s")
+            raise PeerError(f"the certificate of {identity} was revoked")
+        if self.bars(identity.number):
+            raise PeerError(f"{identity} misbehaved and is not let in for {self._limits.quarantine:g} s")
         data = await asyncio.wait_for(context.read(), self._greeting_s)
         if data is aio.EOF:
             raise NotReadyError("gone before a greeting")
@@ -232,30 +249,30 @@ class Acceptor:
         trouble = codec.check_version(hello)
         if trouble:
             raise PeerError(trouble)
-        if hello.node != who.number or hello.network != who.network:
-            raise PeerError(f"{who} says that it is {self._role} {hello.node} of {hello.network[:42]!r}")
+        if hello.node != identity.number or hello.network != identity.network:
+            raise PeerError(f"{identity} says that it is {self._role} {hello.node} of {hello.network[:42]!r}")
         session.process = hello.process
-        old = self.sessions.get(who.number)
+        old = self.sessions.get(identity.number)
         # Two processes that take each other's place would start again and again.
         if old is not None and old.process != session.process:
             raise PeerError(
-                f"{who} is connected already, by another process: does it run twice? If that process has ended, its "
+                f"{identity} is connected already, by another process: does it run twice? If that process has ended, its "
                 "connection ends within seconds"
             )
         session.send(welcome=greet(session, hello))
-        old = self.sessions.pop(who.number, None)
+        old = self.sessions.pop(identity.number, None)
         if old is not None:
             old.end("another connection took its place")
-        self.sessions[who.number] = session
-        self.refusals.pop(who.number, None)
+        self.sessions[identity.number] = session
+        self.refusals.pop(identity.number, None)
         self._meters.connected.labels(self._role).set(len(self.sessions))
         self._meters.connects.inc()
-        if str(who) == self._refused_last:
+        if str(identity) == self._refused_last:
             self._log.over("refused")
-        self._log.seldom("connected", peer=str(who), serial=peer.serial, software=hello.software[:40])
-        if (before := self._serials.get(who.number)) not in (None, peer.serial):
-            self._log.seldom("new key", peer=str(who), serial=peer.serial, before=before)
-        self._serials[who.number] = peer.serial
+        self._log.seldom("connected", peer=str(identity), serial=peer.serial, software=hello.software[:40])
+        if (before := self._serials.get(identity.number)) not in (None, peer.serial):
+            self._log.seldom("new key", peer=str(identity), serial=peer.serial, before=before)
+        self._serials[identity.number] = peer.serial
         return session
 
     async def _converse(self, session: PeerSession, context: Any, receive: Receiver) -> None:
@@ -264,7 +281,7 @@ class Acceptor:
         rate = self._rates.setdefault(session.number, Rate(self._limits.messages))
         try:
             while (data := await context.read()) is not aio.EOF:
-                session.heard = time.monotonic()
+                session.last_heard = time.monotonic()
                 self._meters.bytes.labels("up").inc(len(data))
                 if not rate.allows():
                     raise PeerError(f"more than {self._limits.messages:g} messages a second")
@@ -289,11 +306,11 @@ class Acceptor:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason[:400])
 
     def bar(self, number: int) -> None:
-        """Keep a node out for a while."""
+        """Put a node into quarantine: refuse it for ``limits.quarantine`` seconds."""
         self._barred[number] = time.monotonic() + self._limits.quarantine
 
     def bars(self, number: int) -> bool:
-        """Return True if a node misbehaved, and may not come in yet."""
+        """Return True if a node is in quarantine."""
         return self._barred.get(number, 0.0) > time.monotonic()
 
     def end_expired(self) -> None:

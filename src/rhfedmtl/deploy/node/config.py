@@ -1,4 +1,9 @@
-"""Configuration files of nodes: TOML, checked word by word before anything starts."""
+"""Configuration files of stations, terminals and operators: TOML, read into frozen dataclasses and checked at once.
+
+`read_station`, `read_terminal` and `read_operator` return the configuration, or raise `ConfigError` with the file, the
+setting and the rule. The cloud's configuration builds on the same parts (`rhfedmtl.deploy.cloud.config`). To add a
+setting, add a field to the dataclass, a check to its ``__post_init__``, and a line to ``docs/deploy_reference.md``.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +21,41 @@ from rhfedmtl.maths.kernels.kernel import AUTO
 
 LOCAL = "127.0.0.1"
 LONGEST_LINK_S = 1e6
-"""gRPC counts milliseconds in 32 bits."""
+"""Limit of gRPC, which counts milliseconds in 32 bits."""
 LARGEST_MESSAGE = (1 << 31) - 1
-"""And bytes too."""
+"""Limit of gRPC, which counts bytes in 31 bits."""
 
 
-def check_numbers(settings: Any, least: float, *names: str, most: float = math.inf, above: bool = False) -> None:
-    """Refuse settings that are no numbers from ``least`` (or ``above`` it) to ``most``."""
+def check_numbers(
+    settings: Any, minimum: float, *names: str, maximum: float = math.inf, above: bool = False
+) -> None:
+    """Check that each named setting is a number in [minimum, maximum]; with ``above``, in (minimum, maximum]."""
     for name in names:
         value = getattr(settings, name)
-        if not (math.isfinite(value) and least <= value <= most) or (above and value == least):
-            to = f" to {most:g}" if most < math.inf else ""
-            raise ConfigError(f"{name} = {value}: give a number {'above' if above else 'from'} {least:g}{to}")
+        if not (math.isfinite(value) and minimum <= value <= maximum) or (above and value == minimum):
+            to = f" to {maximum:g}" if maximum < math.inf else ""
+            raise ConfigError(f"{name} = {value}: give a number {'above' if above else 'from'} {minimum:g}{to}")
 
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """Who a process is, and where it keeps and shows things.
+    """Identity, addresses and folders of a node: the table ``[node]`` of its configuration.
 
-    ``listen`` is the address for nodes below, ``metrics`` that of Prometheus and ``health`` that of gRPC health checks
-    (both empty: none; keep them on a local address). ``state`` is a folder. ``fsync`` forces state to disk before it
-    is acknowledged: without it, state survives the process but not a crash of the machine.
+    Parameters
+    ----------
+    network, role, number : str, str, int
+        The identity, which the certificate must carry.
+    listen : str
+        Address for nodes below.
+    metrics, health : str
+        Addresses for Prometheus and for gRPC health checks; empty to switch them off. Keep them on a local address.
+    state, credentials : str
+        Folders, relative to the configuration file.
+    fsync : bool
+        Force state to disk before acknowledging it. Without it, state survives the process but not a crash of the
+        machine.
+    log : str
+        Lowest level of the log: debug, info, warning or error.
     """
 
     network: str
@@ -51,7 +70,7 @@ class NodeConfig:
     log: str = "info"
 
     def __post_init__(self) -> None:
-        """Refuse a number or addresses that are none."""
+        """Check the number and the addresses."""
         check_number(self.number, self.role)
         for name in ("listen", "metrics", "health"):
             if address := getattr(self, name):
@@ -60,31 +79,31 @@ class NodeConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """What the configurations of all nodes share; ``folder`` is where the file lies, and other paths start from it."""
+    """Common part of all configurations. ``folder`` holds the file, and other paths are relative to it."""
 
     node: NodeConfig
     folder: Path = field(default=Path(), init=False)
 
     @property
     def identity(self) -> Identity:
-        """Who the node is."""
+        """Network, role and number of the node."""
         return Identity(self.node.network, self.node.role, self.node.number)
 
     @property
     def state(self) -> Path:
-        """Folder of what the node writes down."""
+        """Folder for the state of the node."""
         return self.folder / self.node.state
 
     def check_files(self) -> None:
-        """Refuse to start without files that the configuration names."""
+        """Check that the data files of the configuration exist."""
         for name in ("data", "test"):
-            given = getattr(self, name, "")
-            if given and not (self.folder / given).is_file():
+            path = getattr(self, name, "")
+            if path and not (self.folder / path).is_file():
                 way_out = "put it there" if name == "data" else "put it there, or leave the line out"
-                raise ConfigError(f"{name} = {given!r}: there is no file {self.folder / given}: {way_out}")
+                raise ConfigError(f"{name} = {path!r}: there is no file {self.folder / path}: {way_out}")
 
     def credentials(self) -> Credentials:
-        """Key and certificates of the node; they must name the node that the configuration names."""
+        """Return key and certificates of the node; refuse a certificate of another node."""
         credentials = Credentials.of(self.folder / self.node.credentials)
         credentials.check(self.identity)
         return credentials
@@ -92,13 +111,24 @@ class Config:
 
 @dataclass(frozen=True)
 class Waits:
-    """How long to wait, in seconds.
+    """Waiting times in seconds: the table ``[waits]``.
 
-    ``patience``: for a station that is away before it misses a round; connecting anew does not renew it. ``start``: for
-    all members before the first round. ``answer``: for sums and the like, and for silent members before a training ends
-    without them. ``again``: before a request is sent once more. ``forget``: for a silent terminal before its share is
-    taken out (0: never, an operator decides). ``asleep``: for terminals that rest, before a certificate is given up.
-    ``link``: for what the link of a terminal owes, a handshake or the answer to a ping.
+    Parameters
+    ----------
+    patience : float
+        Wait so long for an absent station before it misses a round. Reconnecting does not restart the wait.
+    start : float
+        Wait so long for all members before the first round.
+    answer : float
+        Wait so long for sums and similar answers, and for silent members before a training ends without them.
+    again : float
+        Repeat a request after this time.
+    forget : float
+        Take out the share of a terminal that has been silent for so long (0: never, an operator decides).
+    asleep : float
+        Wait so long for terminals that rest before giving up a certificate.
+    link : float
+        Time limit for a handshake on the link of a terminal, and for the answer to a ping.
     """
 
     patience: float = 60.0
@@ -110,20 +140,32 @@ class Waits:
     link: float = 5.0
 
     def __post_init__(self) -> None:
-        """Refuse what nobody can wait for."""
+        """Check the times."""
         check_numbers(self, 0.0, "patience", "answer", "again", above=True)
         check_numbers(self, 0.0, "start", "forget", "asleep")
-        check_numbers(self, 0.0, "link", most=LONGEST_LINK_S, above=True)
+        check_numbers(self, 0.0, "link", maximum=LONGEST_LINK_S, above=True)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a peer may do before it is dropped.
+    """Limits for each peer, which is dropped above them: the table ``[limits]``.
 
-    A message may have ``message_bytes`` (0: four times the largest that the shapes call for), ``messages`` of them may
-    come in a second. ``norm`` bounds an update, and a share, per sample of its sender, ``weight`` the mean weight of
-    its samples. After a fault a peer is not let in for ``quarantine`` seconds. ``connections`` are held at once, of
-    whomever they are; fewer where the process may not open so many files.
+    Parameters
+    ----------
+    message_bytes : int
+        Bytes of a message (0: four times the largest message that the shapes require).
+    messages : float
+        Messages per second.
+    samples : int
+        Rows of a terminal.
+    norm : float
+        Norm of an update or a share, per sample of its sender.
+    weight : float
+        Mean weight of the samples of a terminal.
+    quarantine : float
+        Seconds for which a peer is refused after a fault.
+    connections : int
+        Open connections of all peers together; fewer if the process may not open so many files.
     """
 
     message_bytes: int = 0
@@ -135,8 +177,8 @@ class Limits:
     connections: int = 4096
 
     def __post_init__(self) -> None:
-        """Refuse limits that would let nobody do anything."""
-        check_numbers(self, 0, "message_bytes", most=LARGEST_MESSAGE)
+        """Check the limits."""
+        check_numbers(self, 0, "message_bytes", maximum=LARGEST_MESSAGE)
         check_numbers(self, 1, "messages", "samples", "connections")
         check_numbers(self, 0.0, "norm", "weight", above=True)
         check_numbers(self, 0.0, "quarantine")
@@ -144,7 +186,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class StationConfig(Config):
-    """Configuration of a base station; ``test`` is a file with X and y, where test rows lie here."""
+    """Configuration of a base station. ``test`` is a file with X and y, if the station has test rows."""
 
     cloud: str
     test: str = ""
@@ -152,26 +194,48 @@ class StationConfig(Config):
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        """Refuse a station that nobody could reach, or that could reach nobody."""
+        """Check the addresses of the cloud and of the station."""
         split_address(self.cloud, "cloud")
         split_address(self.node.listen, "node.listen")
 
 
 @dataclass(frozen=True)
 class TerminalConfig(Config):
-    """Configuration of a terminal: its station, its own rows (X and y), and what it lets itself be asked for.
+    """Configuration of a terminal: its station, its rows, and the rules of its owner.
 
-    ``data`` is an .npz file with X and y, or a .csv file: ``columns`` of it are the features, the other is the label.
-    ``kernel`` is "auto" (compiled where numba is installed), "compiled" or "numpy". After it has answered an order the
-    terminal ends its connection for ``sleep`` seconds. Over a metered link may go ``byte_budget`` bytes, both ways
-    together (0: any number), in ``budget_days`` days (0: ever); what does not fit is not sent.
-    Whatever its station asks for, it takes orders of ``least_steps`` (0: one pass over its rows) to ``most_steps``, no
-    more than ``steps_per_day`` (UTC) and ``most_updates`` ever (0: any number), of ``algorithms`` (none named: of any).
-    With a ``least_summed`` of 2 or more it works only where sums over so many terminals are masked, with an
-    ``epsilon`` (and ``delta``) only while noise keeps all that ever left within that bound.
-    The order in which it visits rows comes from a secret of its own, which it makes; a ``row_seed`` of 0 or more is
-    known to others instead, for comparisons with a simulation.
-    ``link`` is as in `Waits`.
+    The terminal enforces the rules itself, whatever its station requests.
+
+    Parameters
+    ----------
+    station, address : int, str
+        The station at first; a terminal that moved remembers its new station.
+    data, test : str
+        An .npz file with X and y, or a .csv file.
+    columns : tuple of str
+        Features of a .csv file; the remaining column is the label.
+    kernel : str
+        "auto" (compiled if numba is installed), "compiled" or "numpy".
+    sleep : float
+        Seconds for which the terminal disconnects after it has answered an order.
+    link : float
+        As in `Waits`.
+    byte_budget, budget_days : int
+        Bytes in both directions together (0: no limit) in so many days (0: for ever). A message above it is not sent.
+    least_steps, most_steps : int
+        Smallest and largest number of steps in an order (``least_steps`` 0: one pass over the rows).
+    steps_per_day : int
+        Steps in a day, UTC (0: no limit).
+    most_updates : int
+        Updates in the whole life of the terminal (0: no limit).
+    algorithms : tuple of str
+        Algorithms that the terminal takes part in (empty: all).
+    least_summed : int
+        With 2 or more, work only if sums over at least so many terminals are masked.
+    epsilon, delta : float
+        With a positive ``epsilon``, work only while noise keeps everything that ever left within (ε, δ).
+    row_seed : int
+        -1: the order in which rows are visited comes from a secret that the terminal generates. 0 or more: from this
+        seed, which others may know; use it only to compare with a simulation.
     """
 
     station: int
@@ -195,15 +259,15 @@ class TerminalConfig(Config):
     columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse rules that say nothing, and a station that cannot be reached."""
+        """Check the rules and the address of the station."""
         check_number(self.station, STATION)
         split_address(self.address, "address")
         check_numbers(self, 0, "least_steps", "steps_per_day", "most_updates", "least_summed")
         check_numbers(self, max(1, self.least_steps), "most_steps")
         check_numbers(self, 0, "sleep", "byte_budget", "budget_days", "epsilon")
-        check_numbers(self, 0.0, "link", most=LONGEST_LINK_S, above=True)
+        check_numbers(self, 0.0, "link", maximum=LONGEST_LINK_S, above=True)
         check_numbers(self, -1, "row_seed")
-        check_numbers(self, 0.0, "delta", most=1.0, above=True)
+        check_numbers(self, 0.0, "delta", maximum=1.0, above=True)
 
 
 @dataclass(frozen=True)
@@ -213,7 +277,7 @@ class OperatorConfig(Config):
     cloud: str
 
     def __post_init__(self) -> None:
-        """Refuse an address that is none."""
+        """Check the address of the cloud."""
         split_address(self.cloud, "cloud")
 
 
@@ -221,12 +285,12 @@ C = TypeVar("C", bound=Config)
 
 
 def read(cls: type[C], role: str, path: Path) -> C:
-    """Read the configuration of a node of this role."""
+    """Read the configuration of a node with this role; refuse a file of another role."""
     table = toml.read(path)
     try:
-        found = table["node"].get("role") if isinstance(table.get("node"), dict) else None
-        if found not in (None, role):
-            raise ConfigError(f"this is the configuration of a {found}, a {role} was to be started")
+        named = table["node"].get("role") if isinstance(table.get("node"), dict) else None
+        if named not in (None, role):
+            raise ConfigError(f"this is the configuration of a {named}, but the command starts a {role}")
         _refuse_misplaced(cls, table)
         config = toml.build(cls, table)
     except ConfigError as error:
@@ -236,7 +300,7 @@ def read(cls: type[C], role: str, path: Path) -> C:
 
 
 def _refuse_misplaced(cls: type[Config], table: dict[str, Any]) -> None:
-    """Say where a setting belongs that stands under a [table]: who adds a line to the end of a file puts it there."""
+    """Refuse a top-level setting under a [table], where it ends up if a user appends it to the file."""
     for part in (name for name, value in table.items() if isinstance(value, dict)):
         inner = getattr(get_type_hints(cls).get(part), "__dataclass_fields__", {})
         for name in table[part]:
@@ -250,6 +314,6 @@ read_terminal = partial(read, TerminalConfig, TERMINAL)
 
 
 def bind(address: str) -> str:
-    """Where to listen for callers of an address: a local one stays local, for another all interfaces are open."""
+    """Return the address to listen on: a local address stays local, any other opens all interfaces."""
     host, _, port = address.rpartition(":")
     return address if host in (LOCAL, "localhost", "[::1]") else f"0.0.0.0:{port}"

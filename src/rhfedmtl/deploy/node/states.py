@@ -1,6 +1,8 @@
-"""Where a session, a round or a training stands: a table of state × event → state, and nothing else may happen.
+"""Finite state machines of the deployment: sessions, rounds and trainings.
 
-The tables are drawn in ``docs/state_machines_deploy.md``. Those of the roles are in `rhfedmtl.roles`.
+A machine is a table of state × event → state. An event that the table does not list raises `ProtocolError`. The tables
+lie next to the code that uses them, and ``docs/state_machines_deploy.md`` draws them. The state machines of the roles
+are in `rhfedmtl.roles`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ Table = Mapping[S, Mapping[str, S]]
 
 
 class Machine(Generic[S]):
-    """Stands in one state of a table; an event that the table does not have there is a bug, and changes nothing."""
+    """A table and its current state. An event that the table does not allow raises an error and changes nothing."""
 
     __slots__ = ("_table", "state")
 
@@ -25,16 +27,16 @@ class Machine(Generic[S]):
         self.state = state
 
     def takes(self, event: str) -> bool:
-        """Whether an event may happen now."""
+        """Return True if the event is allowed in the current state."""
         return event in self._table[self.state]
 
     def after(self, event: str) -> S:
-        """Where an event would lead."""
+        """Return the state that the event leads to; raise `ProtocolError` if it is not allowed now."""
         if not self.takes(event):
             expected = ", ".join(self._table[self.state]) or "nothing"
             raise ProtocolError(f"{event} while {self.state}: there, only {expected} may come")
         return self._table[self.state][event]
 
     def on(self, event: str) -> None:
-        """Let it happen."""
+        """Apply the event: change to the state that it leads to."""
         self.state = self.after(event)

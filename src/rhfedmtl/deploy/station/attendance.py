@@ -82,7 +82,7 @@ class Attendance:
         since, present, terminals = time.monotonic() - seconds, set(self.present()), []
         for t in sorted(self._memory.station.members):
             session = self.acceptor.sessions.get(t)
-            last_sign = self._ended_at.get(t, self.started) if session is None else session.heard
+            last_sign = self._ended_at.get(t, self.started) if session is None else session.last_heard
             if t not in present and last_sign < since:
                 terminals.append(t)
         return terminals

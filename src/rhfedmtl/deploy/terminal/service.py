@@ -202,7 +202,7 @@ class TerminalService:
             self.link.uplink.closing = True
         self.memory.epoch = ""
         self.memory.save()
-        self.link.uplink.again()
+        self.link.uplink.reconnect()
 
     # Round zero.
 
