@@ -50,12 +50,12 @@ def test_no_line_is_changed_removed_or_repeated_unseen(trail: AuditTrail, at: in
     if at < 9:
         with pytest.raises(DataError, match=f"broken at line {at + 1}"):
             verified([*lines[:at], *lines[at + 1 :]])
-    with pytest.raises(DataError, match="cut, or written anew"):
+    with pytest.raises(DataError, match="cut or replaced"):
         check_seen(verified(lines[:at]), seen)
     anew = AuditTrail(tmp_path / "anew")
     for _ in lines:
         anew.add("nothing", "nobody")
-    with pytest.raises(DataError, match="cut, or written anew"):
+    with pytest.raises(DataError, match="cut or replaced"):
         check_seen(verified(lines_of(anew)), seen)
 
 

@@ -379,13 +379,13 @@ def test_credentials_that_are_being_copied_do_not_end_a_node(tmp_path: Path) -> 
     write(me)
     credentials.check(me)
     fetch = credentials.fetcher()
-    whole = credentials.own.read_bytes()
+    whole = credentials.node_file.read_bytes()
     for spoil, reason in (
-        (lambda: credentials.own.write_bytes(whole[: len(whole) // 2]), "must hold"),
+        (lambda: credentials.node_file.write_bytes(whole[: len(whole) // 2]), "must hold"),
         (lambda: write(Identity("test-net", "terminal", 8)), "terminal/8"),
         (lambda: write(me, mixed=True), "do not belong together"),
         (lambda: write(me, lasts=timedelta(days=-1)), "network rotate"),
-        (credentials.own.unlink, "no key"),
+        (credentials.node_file.unlink, "no key"),
     ):
         spoil()
         assert fetch() is None

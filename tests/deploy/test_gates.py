@@ -141,7 +141,7 @@ def test_the_window_for_metrics_has_few_callers(monkeypatch: pytest.MonkeyPatch)
         return True
 
     async def body() -> tuple[int, bytes]:
-        window = logs.Window(logs.Meters(shown=True), f"{host}:{port}", "")
+        window = logs.Window(logs.Meters(exported=True), f"{host}:{port}", "")
         await window.open()
         try:
             return await asyncio.to_thread(crowd)
@@ -614,11 +614,11 @@ def test_tokens_are_not_on_the_command_line(
     monkeypatch.setenv("RHFEDMTL_TOKEN", "abc=")
     assert read_token("") == "abc="
     for word in ("eyJyb2xlIjog", "x" * 2000):
-        with pytest.raises(ConfigError, match="everybody here could read it"):
+        with pytest.raises(ConfigError, match="other users of this machine could read"):
             read_token(word)
         with pytest.raises(SystemExit, match="2"):
             program.main(["join", word, "--folder", str(tmp_path / "new")])
-        assert "everybody here could read it" in capsys.readouterr().err
+        assert "other users of this machine could read" in capsys.readouterr().err
 
 
 def test_what_ends_again_and_again_is_started_less_and_less(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

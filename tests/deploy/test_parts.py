@@ -305,7 +305,7 @@ def test_everything_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
         assert (folder / name).exists()
     with pytest.raises(ConfigError, match="not empty"):
         nets.build(folder, nets.small(2, 2, 40))
-    with pytest.raises(ConfigError, match="a station was to be started"):
+    with pytest.raises(ConfigError, match="the command starts a station"):
         read_station(folder / "cloud" / "cloud.toml")
 
 
@@ -446,9 +446,9 @@ def test_rows_of_a_terminal_may_be_a_table(tmp_path: Path) -> None:
     [
         ("a,b,state\n1,,quiet\n", "column 'b' holds '', no number"),
         ("a,b,state\n1,2,quiet\n1,nan,quiet\n", "row 1 of .*mine.csv, column 'b' holds nan"),
-        ("a,c,state\n1,2,quiet\n", "no column 'b', which is one of the network's 2 features"),
-        ("a,b,state,site\n1,2,quiet,x\n", "state, site beside the features"),
-        ("a,b\n1,2\n", "nothing beside the features"),
+        ("a,c,state\n1,2,quiet\n", "no column 'b', which is among the network's 2 features"),
+        ("a,b,state,site\n1,2,quiet,x\n", "state, site besides the features"),
+        ("a,b\n1,2\n", "nothing besides the features"),
         ("a,b,state\n1,2,loud\n", "label 'loud': the classes of the network are alarm, quiet"),
         ("a,b,state\n1,2,quiet\n3,4\n", "row 2 has not 3 cells"),
         ("a,b,state\n", "has no rows"),

@@ -284,7 +284,7 @@ def test_a_lost_key_is_replaced_by_the_command_that_its_absence_names(tmp_path: 
     for name in ("terminal-1", "operator"):
         credentials = Credentials.of(folder / name)
         known = credentials.peer
-        credentials.own.unlink()
+        credentials.node_file.unlink()
         with pytest.raises(ConfigError, match=f"`rhfedmtl network rotate {folder} {name}` writes one"):
             credentials.pair()
         assert CliRunner().invoke(app, ["network", "rotate", str(folder), name]).exit_code == 0

@@ -61,7 +61,7 @@ class Enrolment:
         method = grpc.stream_unary_rpc_method_handler(self.enrol)
         handler = grpc.method_handlers_generic_handler(f"{SERVICE}.Enrolment", {"Enrol": method})
         self._server.add_generic_rpc_handlers((handler,))
-        await listen(self._server, address, credentials.server(callers_known=False), self._log)
+        await listen(self._server, address, credentials.server(certified_callers=False), self._log)
         await self._server.start()
 
     async def close(self) -> None:

@@ -10,8 +10,8 @@ Theory of operation. A stream passes these checks in order, and ends with the re
 2. Greeting: at most 4 kB within ``greeting_s`` seconds. Protocol version, node number and network must match the
    certificate. A second process with the same certificate is refused while the first is connected.
 3. Service: ``greet`` answers the hello with a welcome, or refuses it.
-4. Messages: each goes to ``receive``, which finishes before the next is read. A node has a single rate limit for all its
-   connections, so reconnecting does not help.
+4. Messages: each goes to ``receive``, which finishes before the next is read. A node has a single rate limit for all
+   its connections, so reconnecting does not help.
 
 A node that breaks a rule after its greeting goes into quarantine for ``quarantine`` seconds. A node that comes too
 early (`NotReadyError`) may try again at once. No error of a peer ends more than its own stream.
@@ -65,7 +65,7 @@ async def first_message(context: Any) -> bytes:
 class PeerSession:
     """The stream of a node below; a station may have thousands.
 
-    `Acceptor` makes it, and services send through it. It never reads from the network.
+    `Acceptor` creates it, and services send through it. It never reads from the network.
     """
 
     __slots__ = (
@@ -169,7 +169,9 @@ class Acceptor:
         self.cutter = Cutter()
         self._greeting_s = greeting_s
 
-    def handler(self, greet: Greeter, receive: Receiver, on_end: Callable[[PeerSession], None]) -> grpc.GenericRpcHandler:
+    def handler(
+        self, greet: Greeter, receive: Receiver, on_end: Callable[[PeerSession], None]
+    ) -> grpc.GenericRpcHandler:
         """Return the gRPC handler of the service.
 
         ``greet`` answers a hello, ``receive`` takes the messages that follow, ``on_end`` is called when a stream ends.
@@ -256,8 +258,8 @@ class Acceptor:
         # Two processes that take each other's place would start again and again.
         if old is not None and old.process != session.process:
             raise PeerError(
-                f"{identity} is connected already, by another process: does it run twice? If that process has ended, its "
-                "connection ends within seconds"
+                f"{identity} is connected already, by another process: does it run twice? If that process has ended, "
+                "its connection ends within seconds"
             )
         session.send(welcome=greet(session, hello))
         old = self.sessions.pop(identity.number, None)

@@ -1,7 +1,8 @@
-"""The audit trail of a node: who did what, and when. One JSON object a line, each with a hash over all before it.
+"""The audit trail of a node: who did what, and when. Each line is a JSON object with a hash over all earlier lines.
 
-A line that is changed, taken out or put in breaks the chain from there on. Who can write the file can make a new chain:
-whoever looks keeps the hash of the last line that he saw, and a chain without it is refused.
+Cloud and stations write it through `Log`; ``network audit`` reads and verifies it. A changed, removed or inserted line
+breaks the chain of hashes from there on. This does not stop an attacker who can write the file and makes a new chain.
+Therefore a reader remembers the hash of the last line it saw, and `check_seen` refuses a chain without that line.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from rhfedmtl.files import write_at
 AUDIT = "audit.jsonl"
 HASH = "hash"
 LONGEST = 2000
-"""Characters of a fact; a line is never longer than the part of the file that is read for it."""
+"""Characters of a fact at most, so the last line always fits into the `_TAIL` bytes that `_end` reads."""
 _TAIL = 1 << 16
 
 
 @dataclass(frozen=True)
 class AuditTrail:
-    """A file that only grows; ``force`` puts each line on the disk before it counts."""
+    """An append-only file; with ``force``, `add` returns only after the line is on disk."""
 
     path: Path
     force: bool = True
 
-    def add(self, event: str, who: str, **facts: Any) -> None:
-        """Write down an event; other processes may do so at the same time."""
+    def add(self, event: str, actor: str, **facts: Any) -> None:
+        """Append an event. Several processes may append at the same time."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             end, last = _end(file)
-            entry = {"number": last.get("number", 0) + 1, "time": _now(), "who": who, "event": event, **_short(facts)}
+            entry = {"number": last.get("number", 0) + 1, "time": _now(), "who": actor, "event": event, **_short(facts)}
             line = json.dumps(entry | {HASH: _hash(last.get(HASH, ""), entry)}) + "\n"
             failpoint("audit", "before")
             try:
-                os.ftruncate(file, end)  # half a line of a process that was killed: nobody was told of it
+                os.ftruncate(file, end)  # remove half a line of a killed process, which nothing depends on
                 write_at(file, line.encode(), end)
             except OSError:
                 os.ftruncate(file, end)
@@ -58,50 +59,50 @@ class AuditTrail:
             os.close(file)
 
     def part(self, start: int, size: int) -> bytes:
-        """Whole lines from a byte on, about so many bytes; nothing at the end."""
+        """Return complete lines from byte ``start`` on, about ``size`` bytes; empty at the end of the file."""
         if not self.path.exists():
             return b""
         with self.path.open("rb") as file:
             file.seek(start)
-            found = file.read(size)
-            found += file.readline() if found and not found.endswith(b"\n") else b""
-        return found[: found.rfind(b"\n") + 1]
+            lines = file.read(size)
+            lines += file.readline() if lines and not lines.endswith(b"\n") else b""
+        return lines[: lines.rfind(b"\n") + 1]
 
 
 def verified(lines: Iterable[bytes | str]) -> list[dict[str, Any]]:
-    """The entries of a trail, whose chain is whole; else the first that does not fit is named."""
+    """Return the entries of a trail; raise `DataError` with the first line that breaks the chain."""
     entries: list[dict[str, Any]] = []
     chain = ""
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
             chain = _hash(chain, {name: value for name, value in entry.items() if name != HASH})
-            whole = entry["number"] == number and entry[HASH] == chain
+            intact = entry["number"] == number and entry[HASH] == chain
         except (ValueError, KeyError, TypeError, AttributeError):
-            whole = False
-        if not whole:
+            intact = False
+        if not intact:
             raise DataError(
-                f"the audit trail is broken at line {number}: it was changed, or lines before it were taken out; what "
-                f"stands before line {number} is as it was written"
+                f"the audit trail is broken at line {number}: it was changed, or lines before it were removed; "
+                f"the lines before line {number} are unchanged"
             )
         entries.append(entry)
     return entries
 
 
 def check_seen(entries: list[dict[str, Any]], path: Path) -> None:
-    """Refuse a chain that does not hold the last line that was seen from here; then remember its last."""
+    """Refuse a chain without the last line that was read here before, then remember its new last line in ``path``."""
     if path.exists():
-        number, seen = json.loads(path.read_text())
-        if number > len(entries) or (number and entries[number - 1][HASH] != seen):
+        number, digest = json.loads(path.read_text())
+        if number > len(entries) or (number and entries[number - 1][HASH] != digest):
             raise DataError(
-                f"the audit trail has {len(entries)} lines, and line {number} is not the one that was seen from here: "
-                f"it was cut, or written anew. To begin again with this one, remove {path}"
+                f"the audit trail has {len(entries)} lines, and line {number} is not the line that was read here "
+                f"before: the trail was cut or replaced. To accept the present trail, remove {path}"
             )
     path.write_text(json.dumps([len(entries), entries[-1][HASH] if entries else ""]))
 
 
 def local_user() -> str:
-    """Who gives a command on this machine."""
+    """Return the user who gives a command on this machine."""
     try:
         return f"user {getpass.getuser()}"
     except (KeyError, OSError, ImportError):
@@ -117,22 +118,22 @@ def _hash(before: str, entry: dict[str, Any]) -> str:
 
 
 def _short(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts as JSON has them, and long ones cut."""
+    """Return the facts as JSON values, with long values cut."""
     plain = {name: json.loads(json.dumps(value, default=str)) for name, value in facts.items()}
     return {name: value if len(str(value)) <= LONGEST else f"{str(value)[:LONGEST]} …" for name, value in plain.items()}
 
 
 def _end(file: int) -> tuple[int, dict[str, Any]]:
-    """Where the last whole line ends, and what it says."""
+    """Return the end of the last complete line, and its number and hash; empty if it cannot be read."""
     size = os.fstat(file).st_size
     start = max(0, size - _TAIL)
     tail = os.pread(file, size - start, start)
-    whole = tail[: tail.rfind(b"\n") + 1]
-    if not whole:
+    lines = tail[: tail.rfind(b"\n") + 1]
+    if not lines:
         return start, {}
     try:
-        last: dict[str, Any] = json.loads(whole.splitlines()[-1])
-        return start + len(whole), {"number": int(last["number"]), HASH: str(last[HASH])}
+        last: dict[str, Any] = json.loads(lines.splitlines()[-1])
+        return start + len(lines), {"number": int(last["number"]), HASH: str(last[HASH])}
     except (ValueError, KeyError, TypeError):
-        # A trail that somebody spoiled goes on; whoever looks at it is told where it breaks.
-        return start + len(whole), {}
+        # A damaged trail goes on; `verified` names the line where it breaks.
+        return start + len(lines), {}

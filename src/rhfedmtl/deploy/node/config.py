@@ -26,9 +26,7 @@ LARGEST_MESSAGE = (1 << 31) - 1
 """Limit of gRPC, which counts bytes in 31 bits."""
 
 
-def check_numbers(
-    settings: Any, minimum: float, *names: str, maximum: float = math.inf, above: bool = False
-) -> None:
+def check_numbers(settings: Any, minimum: float, *names: str, maximum: float = math.inf, above: bool = False) -> None:
     """Check that each named setting is a number in [minimum, maximum]; with ``above``, in (minimum, maximum]."""
     for name in names:
         value = getattr(settings, name)
@@ -203,7 +201,7 @@ class StationConfig(Config):
 class TerminalConfig(Config):
     """Configuration of a terminal: its station, its rows, and the rules of its owner.
 
-    The terminal enforces the rules itself, whatever its station requests.
+    The terminal enforces the rules itself: no request of its station can change them.
 
     Parameters
     ----------
@@ -212,7 +210,7 @@ class TerminalConfig(Config):
     data, test : str
         An .npz file with X and y, or a .csv file.
     columns : tuple of str
-        Features of a .csv file; the remaining column is the label.
+        Features of a .csv file; the remaining column is the label (empty: all columns but the last are features).
     kernel : str
         "auto" (compiled if numba is installed), "compiled" or "numpy".
     sleep : float

@@ -1,7 +1,8 @@
-"""Who is who: a private certificate authority, certificates with role and number inside, and TLS made from them.
+"""Identities of nodes: a private certificate authority, the certificates of nodes, and TLS credentials made from them.
 
-A certificate names its node as a URI, ``rhfedmtl://NETWORK/terminal/7``, and as a host,
-``terminal-7.NETWORK.rhfedmtl``, which is the name that callers insist on, wherever the node runs.
+A certificate carries network, role and number of its node as a URI, ``rhfedmtl://NETWORK/terminal/7``, and as a host
+name, ``terminal-7.NETWORK.rhfedmtl``. Callers check the host name, so a node may run at any address. `Authority` issues
+certificates, `Credentials` reads and checks the files of a node, and `caller` says who is at the other end of a stream.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CLOUD, STATION, TERMINAL, OPERATOR = ROLES = ("cloud", "station", "terminal", "o
 NODE_DAYS = 365
 AUTHORITY_DAYS = 3650
 MOST_NODES = 1_000_000
-"""Numbers of nodes are smaller: tables of a training have a place for each up to the largest."""
+"""Numbers of nodes must be smaller, because tables of a training have an entry for every number up to the largest."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 _URI = re.compile(r"rhfedmtl://([a-z0-9-]+)/([a-z]+)/([0-9]{1,9})")
 _EARLIER = timedelta(days=1)  # clocks of other machines may be behind
@@ -39,23 +40,23 @@ _SIGNS = x509.KeyUsage(True, False, False, False, False, False, False, False, Fa
 _SIGNS_CERTIFICATES = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
 
 
-def check_number(number: Any, what: str) -> int:
-    """The number of a node; whatever cannot be one is refused before it is written down anywhere."""
+def check_number(number: Any, role: str) -> int:
+    """Return the number of a node; refuse a value out of range before it is written anywhere."""
     if type(number) is not int or not 0 <= number < MOST_NODES:
-        raise ConfigError(f"no number of a {what}: {number!r}; numbers are whole, from 0 to {MOST_NODES - 1}")
+        raise ConfigError(f"no number of a {role}: {number!r}; numbers are integers from 0 to {MOST_NODES - 1}")
     return number
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A node of a network."""
+    """Network, role and number of a node."""
 
     network: str
     role: str
     number: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse names that a certificate cannot carry."""
+        """Check names and number: a certificate must be able to carry them."""
         if not _NAME.fullmatch(self.network):
             raise ConfigError(f"network {self.network!r}: use small letters, digits and '-', at most 42 of them")
         if self.role not in ROLES:
@@ -64,22 +65,22 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """Name in the certificate."""
+        """Name of the node in its certificate."""
         return f"rhfedmtl://{self.network}/{self.role}/{self.number}"
 
     @property
     def host(self) -> str:
-        """Name that a caller insists on."""
+        """Host name in the certificate, which callers check."""
         return f"{self.role}-{self.number}.{self.network}.rhfedmtl"
 
     @classmethod
     def parse(cls, uri: str) -> Identity:
-        """Read what `uri` wrote."""
-        found = _URI.fullmatch(uri)
-        if found is None:
+        """Read an identity from the URI of a certificate."""
+        parts = _URI.fullmatch(uri)
+        if parts is None:
             raise PeerError(f"{uri[:100]!r} names no node")
         try:
-            return cls(found[1], found[2], int(found[3]))
+            return cls(parts[1], parts[2], int(parts[3]))
         except ConfigError as error:
             raise PeerError(str(error)) from None
 
@@ -89,7 +90,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class PeerCertificate:
-    """What a peer's certificate says: who, and the serial number by which it can be revoked."""
+    """Content of a peer's certificate: identity, serial number (for revocation) and expiry."""
 
     identity: Identity
     serial: str
@@ -97,25 +98,25 @@ class PeerCertificate:
 
     @property
     def expired(self) -> bool:
-        """Whether it counts no more."""
+        """True if the certificate has expired."""
         return self.until < datetime.now(UTC)
 
     @classmethod
     def read(cls, certificate: bytes) -> PeerCertificate:
         """Read a certificate (PEM) whose signature TLS has checked."""
         try:
-            found = x509.load_pem_x509_certificate(certificate)
-            names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            content = x509.load_pem_x509_certificate(certificate)
+            names = content.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             uris = names.get_values_for_type(x509.UniformResourceIdentifier)
         except (ValueError, x509.ExtensionNotFound) as error:
             raise PeerError(f"a certificate without a name: {error}") from None
         if len(uris) != 1:
             raise PeerError(f"a certificate with {len(uris)} names of nodes")
-        return cls(Identity.parse(uris[0]), f"{found.serial_number:x}", found.not_valid_after_utc)
+        return cls(Identity.parse(uris[0]), f"{content.serial_number:x}", content.not_valid_after_utc)
 
 
 class Authority:
-    """A private certificate authority; whoever holds its key can make any node."""
+    """A private certificate authority. The holder of its key can issue a certificate for any node."""
 
     def __init__(self, certificate: bytes, key: bytes) -> None:
         self.certificate = certificate
@@ -124,7 +125,7 @@ class Authority:
 
     @classmethod
     def make(cls, network: str) -> tuple[Authority, bytes]:
-        """A new authority, and its key."""
+        """Return a new authority and its key (PEM)."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{network} authority")])
         now = datetime.now(UTC)
@@ -146,14 +147,14 @@ class Authority:
 
     @classmethod
     def load(cls, folder: Path) -> Authority:
-        """The authority that `network init` wrote."""
+        """Load the authority that `network init` wrote."""
         try:
             return cls((folder / "ca.crt").read_bytes(), (folder / "ca.key").read_bytes())
         except (OSError, ValueError) as error:
             raise ConfigError(f"no certificate authority in {folder}: {error}") from None
 
     def issue(self, identity: Identity, public_key: Any, *, lasts: timedelta = timedelta(days=NODE_DAYS)) -> bytes:
-        """Certificate for a node; what it may be used for follows from its role."""
+        """Return a certificate for a node, valid for ``lasts``. The role decides on server and client use."""
         now = datetime.now(UTC)
         uses = {
             CLOUD: [ExtendedKeyUsageOID.SERVER_AUTH],
@@ -180,179 +181,182 @@ class Authority:
         return certificate.public_bytes(serialization.Encoding.PEM)
 
     def issue_for(self, identity: Identity, request: bytes) -> bytes:
-        """Certificate for a signing request; only its key counts, and that its sender holds it."""
+        """Return a certificate for the key of a signing request. The name in the request is ignored."""
         return self.issue(identity, requested_key(request))
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """Key and certificate of a node in one file, and the authorities that it trusts; read anew whenever needed."""
+    """Files of a node: key and certificate together, and the authorities that it trusts. Read again at each use."""
 
-    own: Path
+    node_file: Path
     authorities: Path
 
     @classmethod
     def of(cls, folder: Path) -> Credentials:
-        """The files of a node's folder."""
+        """Return the credentials in the folder of a node."""
         return cls(folder / "node.pem", folder / "ca.crt")
 
     @property
     def peer(self) -> PeerCertificate:
-        """What the certificate says."""
+        """Content of the certificate."""
         return PeerCertificate.read(self.pair()[1])
 
     def write(self, key: bytes, certificate: bytes, authorities: bytes) -> None:
-        """Write both files; key and certificate change together."""
-        self.own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # rows and keys are for the node alone
+        """Write both files. Key and certificate are replaced in a single step."""
+        self.node_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # other users must not read rows and keys
         write_whole(self.authorities, authorities, force=True, mode=PUBLIC)
-        write_whole(self.own, key + certificate, force=True, mode=PRIVATE)
+        write_whole(self.node_file, key + certificate, force=True, mode=PRIVATE)
 
     def check(self, identity: Identity) -> None:
-        """Refuse credentials that are not those of this node, do not belong together, or count no more."""
+        """Check that the certificate names this node, matches the key and has not expired."""
         key, certificate = self.pair()
         try:
             public = serialization.load_pem_private_key(key, None).public_key()
             certified = x509.load_pem_x509_certificate(certificate).public_key()
         except ValueError as error:
-            raise ConfigError(f"{self.own} cannot be read: {error}") from None
-        found = self.peer
-        if found.identity != identity:
-            raise ConfigError(f"the certificate in {self.own} is that of {found.identity.uri}, not of {identity.uri}")
+            raise ConfigError(f"{self.node_file} cannot be read: {error}") from None
+        peer = self.peer
+        if peer.identity != identity:
+            raise ConfigError(f"{self.node_file} has the certificate of {peer.identity.uri}, not of {identity.uri}")
         if public != certified:
-            raise ConfigError(f"key and certificate in {self.own} do not belong together: copy the whole file")
-        if found.expired:
+            raise ConfigError(f"key and certificate in {self.node_file} do not belong together: copy the whole file")
+        if peer.expired:
             raise ConfigError(
-                f"the certificate in {self.own} expired on {found.until:%Y-%m-%d}: `rhfedmtl network rotate` makes a "
+                f"the certificate in {self.node_file} expired on {peer.until:%Y-%m-%d}: `rhfedmtl network rotate` makes a "
                 "new one"
             )
         _bytes(self.authorities)
 
     def pair(self) -> tuple[bytes, bytes]:
-        """Key and certificate; a key that others can read is refused."""
+        """Return key and certificate; refuse a key that other users can read."""
         try:
-            mode = self.own.stat().st_mode & 0o077
+            mode = self.node_file.stat().st_mode & 0o077
         except OSError as error:
-            folder = self.own.parent.resolve()  # which node it is, only a folder next to the authority's tells
+            folder = self.node_file.parent.resolve()  # the folder is named after the node only next to the authority
             node = f"{folder.parent} {folder.name}" if (folder.parent / "ca").is_dir() else "NETWORK NODE"
             way_out = f"`rhfedmtl network rotate {node}` writes one"
-            raise ConfigError(f"no key {self.own}: {error.strerror}; {way_out}") from None
+            raise ConfigError(f"no key {self.node_file}: {error.strerror}; {way_out}") from None
         if mode and os.name == "posix":
-            raise ConfigError(f"{self.own} can be read by others: chmod 600 {self.own}")
-        parts = re.findall(rb"-----BEGIN [^-]+-----.*?-----END [^-]+-----\n", _bytes(self.own), re.DOTALL)
+            raise ConfigError(f"{self.node_file} can be read by others: chmod 600 {self.node_file}")
+        parts = re.findall(rb"-----BEGIN [^-]+-----.*?-----END [^-]+-----\n", _bytes(self.node_file), re.DOTALL)
         keys = [part for part in parts if b"PRIVATE KEY" in part]
-        others = [part for part in parts if b"PRIVATE KEY" not in part]
-        if len(keys) != 1 or not others:
-            raise ConfigError(f"{self.own} must hold one private key and its certificate")
-        return keys[0], b"".join(others)
+        certificates = [part for part in parts if b"PRIVATE KEY" not in part]
+        if len(keys) != 1 or not certificates:
+            raise ConfigError(f"{self.node_file} must hold one private key and its certificate")
+        return keys[0], b"".join(certificates)
 
     def sign(self, text: bytes) -> bytes:
-        """Proof that a text is of this node: its certificate, and a signature."""
+        """Return a proof that the text comes from this node: its certificate and a signature."""
         secret, certificate = self.pair()
         key: Any = serialization.load_pem_private_key(secret, None)
         der = x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
         return struct.pack("<H", len(der)) + der + bytes(key.sign(text, ec.ECDSA(hashes.SHA256())))
 
     def check_signed(self, identity: Identity, text: bytes, proof: bytes) -> None:
-        """Refuse a text that this node did not sign, with a certificate that an authority trusted here made."""
+        """Check that ``identity`` signed the text, with a valid certificate from an authority in `authorities`."""
         try:
             end = 2 + struct.unpack_from("<H", proof)[0]
-            found = x509.load_der_x509_certificate(proof[2:end])
-            peer = PeerCertificate.read(found.public_bytes(serialization.Encoding.PEM))
-            _check_issued(found, _bytes(self.authorities))
-            key: Any = found.public_key()
+            certificate = x509.load_der_x509_certificate(proof[2:end])
+            peer = PeerCertificate.read(certificate.public_bytes(serialization.Encoding.PEM))
+            _check_issued(certificate, _bytes(self.authorities))
+            key: Any = certificate.public_key()
             key.verify(proof[end:], text, ec.ECDSA(hashes.SHA256()))
         except (ValueError, TypeError, AttributeError, struct.error, InvalidSignature) as error:
-            raise PeerError(f"a proof of {identity} that is none: {error or type(error).__name__}") from None
+            raise PeerError(f"an invalid proof of {identity}: {error or type(error).__name__}") from None
         if peer.identity != identity or peer.expired:
             raise PeerError(f"a proof of {identity} by {peer.identity.uri}, valid until {peer.until:%Y-%m-%d}")
 
     def client(self) -> grpc.ChannelCredentials:
-        """Credentials to call the node above."""
+        """Return the TLS credentials for calls to the node above."""
         return grpc.ssl_channel_credentials(_bytes(self.authorities), *self.pair())
 
-    def server(self, *, callers_known: bool = True) -> grpc.ServerCredentials:
-        """Credentials to be called by nodes below, with certificates only; new files are used for new connections."""
-        return grpc.dynamic_ssl_server_credentials(self._configuration(), self.fetcher(), callers_known)
+    def server(self, *, certified_callers: bool = True) -> grpc.ServerCredentials:
+        """Return the TLS credentials of a server for nodes below. New connections use new files as soon as they change.
+
+        With ``certified_callers``, callers need a certificate.
+        """
+        return grpc.dynamic_ssl_server_credentials(self._configuration(), self.fetcher(), certified_callers)
 
     def stamp(self) -> tuple[int, ...]:
-        """Changes whenever one of the files does."""
-        found = [path.stat() for path in (self.own, self.authorities) if path.exists()]
-        return tuple(time for each in found for time in (each.st_mtime_ns, each.st_ctime_ns))
+        """Return the times of the files: the stamp changes when a file changes."""
+        stats = [path.stat() for path in (self.node_file, self.authorities) if path.exists()]
+        return tuple(time for stat in stats for time in (stat.st_mtime_ns, stat.st_ctime_ns))
 
     def _configuration(self) -> Any:
         return grpc.ssl_server_certificate_configuration([self.pair()], _bytes(self.authorities))
 
     def fetcher(self) -> Callable[[], Any]:
-        """What a server asks for its credentials with: new ones once they are whole, None while nothing is new."""
-        seen, identity = self.stamp(), self.peer.identity
+        """Return a function that gives gRPC new credentials once they are complete, and None without a change."""
+        loaded, identity = self.stamp(), self.peer.identity
 
         def fetch() -> Any:
-            nonlocal seen
+            nonlocal loaded
             now = self.stamp()
-            if now == seen:
+            if now == loaded:
                 return None
             try:
                 self.check(identity)
                 configuration = self._configuration()
             except RHFedMTLError:
-                return None  # the old ones serve until the new ones are whole
-            seen = now
+                return None  # the old credentials serve until the new files are complete
+            loaded = now
             return configuration
 
         return fetch
 
 
 def new_key() -> tuple[Any, bytes]:
-    """A private key, and its PEM."""
+    """Return a new private key and its PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     return key, _private_pem(key)
 
 
 def certifies(certificate: bytes, request: bytes) -> bool:
-    """Whether a certificate is for the key of a signing request."""
+    """Return True if a certificate is for the key of a signing request."""
     form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     keys = x509.load_pem_x509_certificate(certificate).public_key(), requested_key(request)
     return keys[0].public_bytes(*form) == bytes(keys[1].public_bytes(*form))
 
 
 def requested_key(request: bytes) -> Any:
-    """The key of a signing request, whose sender holds it."""
+    """Return the key of a signing request, after checking that its sender holds the private key."""
     try:
-        asked = x509.load_pem_x509_csr(request)
-        key = asked.public_key()
+        content = x509.load_pem_x509_csr(request)
+        key = content.public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
         raise PeerError(f"no certificate signing request: {error}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise PeerError("a signing request needs a key on the elliptic curve P-256")
-    if not asked.is_signature_valid:
+    if not content.is_signature_valid:
         raise PeerError("a signing request needs its own valid signature")
     return key
 
 
 def signing_request(key: Any) -> bytes:
-    """Request for a certificate for this key; who it is for is up to whoever signs."""
+    """Return a signing request for this key. The signer decides which node the certificate names."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rhfedmtl node")])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
 
 def caller(auth_context: dict[str, Any]) -> PeerCertificate:
-    """Who is at the other end of a connection to a server."""
-    found = auth_context.get("x509_pem_cert")
-    if not found:
+    """Return the certificate of the caller of a server; refuse an expired certificate."""
+    certificates = auth_context.get("x509_pem_cert")
+    if not certificates:
         raise PeerError("a caller without a certificate")
-    peer = PeerCertificate.read(found[0])
-    if peer.expired:  # on a connection that was made before
+    peer = PeerCertificate.read(certificates[0])
+    if peer.expired:  # TLS checks it only at the start of a connection
         raise PeerError(f"the certificate of {peer.identity} has expired")
     return peer
 
 
 def _check_issued(certificate: x509.Certificate, authorities: bytes) -> None:
-    """Refuse a certificate that none of these authorities made."""
+    """Refuse a certificate that was not issued by one of these authorities."""
     for authority in x509.load_pem_x509_certificates(authorities):
         with suppress(ValueError, TypeError, InvalidSignature):
             return certificate.verify_directly_issued_by(authority)
-    raise ValueError("no authority that is trusted here made its certificate")
+    raise ValueError("its certificate comes from no trusted authority")
 
 
 def _bytes(path: Path) -> bytes:

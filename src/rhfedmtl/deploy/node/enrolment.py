@@ -1,4 +1,9 @@
-"""How a node gets its credentials with a token: the key is made here, and never leaves this machine."""
+"""Enrolment of a node: exchange a token for a certificate, and write the configuration of the node.
+
+``network invite`` prints the token, and ``join`` of the new node calls `enrol`. The node generates its key, and the key
+never leaves its machine: only a signing request goes to the cloud. If the network signs by hand, `enrol`
+waits for ``network sign``. It checks folder and rows first, so a mistake there does not use up the token.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +29,12 @@ from rhfedmtl.errors import ConfigError, DataError
 
 TIMEOUT_S = 30.0
 PATIENCE_S, AGAIN_S = 3600.0, 1.0
-"""How long a newcomer waits for an operator to sign its certificate, and how often it asks."""
+"""Time limit for an operator to sign the certificate of a new node, and the interval of its requests."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """What a node needs for a certificate: who it is, where to ask, whom to trust there, a secret that counts once."""
+    """Invitation of a node: its identity, the address and authorities of the cloud, and a secret that is valid once."""
 
     role: str
     number: int
@@ -39,12 +44,12 @@ class Token:
     secret: str
 
     def text(self) -> str:
-        """One word to be copied."""
+        """Return the token as a single word that can be copied."""
         return base64.urlsafe_b64encode(json.dumps(vars(self)).encode()).decode()
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """Read what `text` wrote."""
+        """Read a token from the word that `text` returned."""
         try:
             return cls(**json.loads(base64.urlsafe_b64decode(text.strip().encode())))
         except (ValueError, TypeError):
@@ -52,7 +57,7 @@ class Token:
 
 
 def read_token(source: str) -> str:
-    """A token from a file, standard input or the environment: alone, or within what `network invite` printed."""
+    """Return the token in a file, standard input or the environment; accept the JSON of `network invite` around it."""
     if source == "-":
         text = sys.stdin.read()
     elif source:
@@ -61,7 +66,7 @@ def read_token(source: str) -> str:
         except OSError as error:
             raise ConfigError(
                 f"no file {source[:40]!r} ({error.strerror}): give a file with the token, - for standard input, or "
-                "RHFEDMTL_TOKEN; on a command line everybody here could read it"
+                "RHFEDMTL_TOKEN; other users of this machine could read a token on the command line"
             ) from None
     else:
         text = os.environ.get("RHFEDMTL_TOKEN", "")
@@ -70,7 +75,7 @@ def read_token(source: str) -> str:
 
 
 RULES = ("columns", "least_summed", "epsilon", "delta")
-"""Rules of a new terminal that follow from how the network was made; ``least_steps`` is for its owner to write."""
+"""Rules that a new terminal takes over from the network; its owner may add others, such as ``least_steps``."""
 
 
 def enrol(
@@ -81,10 +86,27 @@ def enrol(
     waits: Callable[[], None] = lambda: None,
     patience: float = PATIENCE_S,
 ) -> dict[str, Any]:
-    """Make a key here, get a certificate for it with a token, and write the configuration of the node.
+    """Generate a key, get a certificate for it with a token, and write the configuration of the node.
 
-    The key never leaves this machine. A node that is there already keeps its configuration and gets new credentials.
-    ``waits`` is called once where an operator has to sign first.
+    The key never leaves this machine. An existing node keeps its configuration and gets new credentials.
+
+    Parameters
+    ----------
+    token_text : str
+        The token, as `Token.text` wrote it.
+    folder : Path
+        Folder of the node; created if needed.
+    data : Path, optional
+        Rows of a new terminal.
+    waits : callable
+        Called once if an operator has to sign first.
+    patience : float
+        Seconds to wait for the operator.
+
+    Returns
+    -------
+    dict
+        Role, number and path of the configuration.
     """
     token = Token.parse(token_text)
     _check_place(token, folder, data)
@@ -95,8 +117,8 @@ def enrol(
         method = channel.unary_unary(f"/{SERVICE}.Enrolment/Enrol")
 
         def ask(request: bytes) -> wire.Enrolled:
-            asked = wire.Enrol(token=token.secret, request=request).SerializeToString()
-            reply = wire.Enrolled.FromString(call(method, asked, token.address))
+            message = wire.Enrol(token=token.secret, request=request).SerializeToString()
+            reply = wire.Enrolled.FromString(call(method, message, token.address))
             if reply.trouble:
                 raise ConfigError(reply.trouble)
             return reply
@@ -114,15 +136,15 @@ def enrol(
 
 
 def _signed(ask: Callable[[], wire.Enrolled], waits: Callable[[], None], patience: float) -> wire.Enrolled:
-    """The cloud's answer once there is a certificate; asked for again while an operator has not signed."""
-    until, told = time.monotonic() + patience, False
+    """Repeat the request until the cloud returns a certificate; raise `ConfigError` after ``patience`` seconds."""
+    until, announced = time.monotonic() + patience, False
     while True:
         reply = ask()
         if reply.certificate:
             return reply
-        if not told:
+        if not announced:
             waits()
-            told = True
+            announced = True
         if time.monotonic() > until:
             raise ConfigError(
                 f"no operator has signed within {patience:.0f} s: ask for `rhfedmtl network sign`, and give this "
@@ -132,22 +154,22 @@ def _signed(ask: Callable[[], wire.Enrolled], waits: Callable[[], None], patienc
 
 
 def _check_place(token: Token, folder: Path, data: Path | None) -> None:
-    """Refuse, before the token is used up, a folder that is another node's, or a terminal without rows."""
-    there = Credentials.of(folder)
-    if there.own.exists():
-        owner = there.peer.identity
+    """Refuse the folder of another node, and a new terminal without rows, before the token is used up."""
+    credentials = Credentials.of(folder)
+    if credentials.node_file.exists():
+        owner = credentials.peer.identity
         if (owner.network, owner.role, owner.number) != (token.network, token.role, token.number):
             raise ConfigError(f"{folder} is the folder of {owner.uri}, the token is for {token.role} {token.number}")
     new = token.role == TERMINAL and not (folder / "terminal.toml").exists()
     if new and (data is None or not data.is_file()):
-        given = "" if data is None else f", and there is no file {data}"
-        raise ConfigError(f"a new terminal needs its rows{given}: give --data, a .csv file, or .npz with X and y")
+        missing = "" if data is None else f", and there is no file {data}"
+        raise ConfigError(f"a new terminal needs its rows{missing}: give --data, a .csv file, or .npz with X and y")
     if data is not None and not new:
         raise ConfigError(f"--data is for new terminals: {token.role} {token.number} keeps what it has in {folder}")
 
 
 def _check_rows(data: Path, settings: dict[str, Any]) -> None:
-    """Say what `serve` would, before the token is used up: the cloud tells features and classes to who has one."""
+    """Check the rows as `serve` would, before the token is used up. The cloud has sent features and classes."""
     try:
         load_rows(data, settings["features"], tuple(settings["classes"]), tuple(settings["columns"]))
     except DataError as error:
@@ -166,7 +188,7 @@ def _config(token: Token, settings: dict[str, Any], data: Path | None) -> Config
 
 
 def call(method: Any, data: bytes, address: str, way_out: str = "") -> bytes:
-    """The answer of a cloud to one call."""
+    """Return the answer of the cloud to a call; raise `ConfigError` with ``way_out`` if there is no answer."""
     try:
         answer: bytes = method(data, timeout=TIMEOUT_S)
     except grpc.RpcError as error:
@@ -175,6 +197,6 @@ def call(method: Any, data: bytes, address: str, way_out: str = "") -> bytes:
 
 
 def unanswered(error: grpc.RpcError, address: str, way_out: str = "") -> ConfigError:
-    """What to tell a user whom a cloud did not answer."""
-    why = str(error.details()).rpartition(": ")[2]  # what comes before names the address again
+    """Return the error for a user whose cloud does not answer."""
+    why = str(error.details()).rpartition(": ")[2]  # the text before it repeats the address
     return ConfigError(f"no answer from {address} ({why}): is the cloud running?{way_out}")

@@ -1,4 +1,8 @@
-"""What a network learns, as it is told from node to node: shapes, sizes of messages, and rows that fit."""
+"""The learning job of a network: shapes of models, message limits, agreements of round zero, and rows that fit.
+
+The cloud sends the job (``wire.Job``) to its stations, and they pass it on to their terminals. Stations and terminals
+use this module to derive shapes and limits from the job, and to load and check their rows against it.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,11 @@ TABLE = ".csv"
 _OVERHEAD = 1 << 14
 _NAMES = "; write one of these names (numbers are labels of regressions)"
 MethodOf = Callable[[wire.Job], Method]
-"""Finds the method of a job: what terminals compute and stations merge."""
+"""Returns the method of a job: the computations of terminals, and the merge of stations."""
 
 
 class NodeRows(NamedTuple):
-    """Rows of one node: features, labels (codes or numbers), and weights where there are any."""
+    """Rows of a node: features, labels (codes or numbers), and weights or None."""
 
     X: npt.NDArray[np.floating[Any]]
     y: npt.NDArray[Any]
@@ -38,7 +42,7 @@ class NodeRows(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of all of them, in their order."""
+        """SHA-256 over features, labels and weights in their order."""
         parts = (np.ascontiguousarray(part if part is not None else ()).data for part in self)
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
@@ -49,27 +53,27 @@ Carrier = wire.Welcome | wire.StationFile | wire.TerminalFile
 
 @dataclass
 class Agreement:
-    """What a station and its terminals agree on before the first round; each stays as it is from then on."""
+    """Agreements of a station and its terminals before the first round. Once made, an agreement never changes."""
 
     scaling: Scaling | None = None
     centring: Centring | None = None
     noising: Noising | None = None
 
     @classmethod
-    def read(cls, given: Carrier) -> Agreement:
-        """What a message, or a file, says of it."""
-        told = {name: kind for name, kind in AGREED.items() if given.HasField(name)}
-        return cls(**{name: codec.from_wire(kind, getattr(given, name)) for name, kind in told.items()})
+    def read(cls, carrier: Carrier) -> Agreement:
+        """Read the agreements that a message or a file carries."""
+        kinds = {name: kind for name, kind in AGREED.items() if carrier.HasField(name)}
+        return cls(**{name: codec.from_wire(kind, getattr(carrier, name)) for name, kind in kinds.items()})
 
     def write(self, to: Carrier, *, private_only: bool = False) -> None:
-        """Put it into a message, or a file; ``private_only`` what hides sums alone."""
+        """Write the agreements into a message or a file; with ``private_only``, only the noise that hides sums."""
         for name in ("noising",) if private_only else AGREED:
             if (part := getattr(self, name)) is not None:
                 getattr(to, name).CopyFrom(codec.to_wire(part))
 
 
 def shape_of(job: wire.Job, method: Method) -> tuple[int, int]:
-    """Columns × features of a model of this job."""
+    """Return columns × features of a model, with the intercept among the features."""
     columns = len(job.classes) if len(job.classes) > 2 else 1
     if not 0 < job.features < 1 << 24 or len(job.classes) == 1 or len(job.classes) > 1 << 16:
         raise PeerError(f"a job with {job.features} features and {len(job.classes)} classes")
@@ -77,19 +81,19 @@ def shape_of(job: wire.Job, method: Method) -> tuple[int, int]:
 
 
 def matrix_of(job: wire.Job, method: Method) -> tuple[tuple[int, int], int]:
-    """Shape of orders and updates, and how many of its rows travel to the cloud."""
+    """Return the shape of orders and updates, and the number of rows that go to the cloud."""
     columns, width = shape_of(job, method)
     return (method.rows(columns), width), method.shared_rows(columns)
 
 
 def message_limit(job: wire.Job, method: Method, limits: Limits) -> int:
-    """Bytes of the largest message: four times what the shapes call for, unless told."""
+    """Return the limit for a message in bytes: as configured, or four times the largest message of these shapes."""
     (rows, width), _ = matrix_of(job, method)
     return limits.message_bytes or 4 * (8 * rows * width + 8 * (CURVE + method.profile_length)) + _OVERHEAD
 
 
 def load_rows(path: Path, features: int, classes: tuple[str, ...], columns: tuple[str, ...] = ()) -> NodeRows:
-    """Rows as `read_rows` finds them, with labels as codes; checked before anything is learned from them."""
+    """Read rows with `read_rows`, turn class names into codes, and check shapes, labels and finite values."""
     X, y, weight = read_rows(path, columns)
     if X.shape[1] != features or len(X) != len(y):
         raise DataError(f"{path} has rows of shape {X.shape} and {len(y)} labels; the job has {features} features")
@@ -101,9 +105,10 @@ def load_rows(path: Path, features: int, classes: tuple[str, ...], columns: tupl
 
 
 def read_rows(path: Path, columns: tuple[str, ...] = ()) -> NodeRows:
-    """Rows from an .npz file with X, y and perhaps weight, or from a .csv file whose first line names the columns.
+    """Read rows from an .npz file with X, y and optionally weight, or from a .csv file with names in its first line.
 
-    Of such a file ``columns`` are the features, and the one that is left is the label; where none are named, the last.
+    In a .csv file, ``columns`` are the features and the remaining column is the label. If ``columns`` is empty, the
+    last column is the label.
     """
     if path.suffix == TABLE:
         return _read_table(path, columns)
@@ -125,15 +130,15 @@ def _read_table(path: Path, columns: tuple[str, ...]) -> NodeRows:
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a table: {error}") from None
     if missing := [name for name in columns if name not in names]:
-        raise DataError(f"{path} has no column {missing[0]!r}, which is one of the network's {len(columns)} features")
-    others = [name for name in names if name not in columns]
-    if columns and len(others) != 1:
-        found = ", ".join(others) or "nothing"
-        raise DataError(f"{path} has {found} beside the features: one more column is needed, the label")
+        raise DataError(f"{path} has no column {missing[0]!r}, which is among the network's {len(columns)} features")
+    labels = [name for name in names if name not in columns]
+    if columns and len(labels) != 1:
+        extra = ", ".join(labels) or "nothing"
+        raise DataError(f"{path} has {extra} besides the features: it needs a single further column, the label")
     torn = [f": row {i} has not {len(names)} cells" for i, line in enumerate(lines, 1) if len(line) != len(names)]
     if torn or not lines:
         raise DataError(f"{path}{torn[0] if torn else ' has no rows'}")
-    features, label = [names.index(name) for name in columns or names[:-1]], names.index(others[-1])
+    features, label = [names.index(name) for name in columns or names[:-1]], names.index(labels[-1])
     X = [[_number(path, names[i], line[i]) for i in features] for line in lines]
     return NodeRows(as_rows(np.array(X)), np.array([line[label] for line in lines]), None)
 
@@ -146,10 +151,10 @@ def _number(path: Path, name: str, cell: str) -> float:
 
 
 def _from_words(path: Path, y: npt.NDArray[Any], classes: tuple[str, ...]) -> npt.NDArray[Any]:
-    """Labels as codes of the classes they name, or as the numbers they are."""
+    """Return labels as codes of their classes, or as numbers if the job has no classes."""
     if not classes:
         return np.array([_number(path, "label", word) for word in y.tolist()])
     if unknown := sorted(set(y.tolist()) - set(classes)):
-        known = ", ".join(classes)
-        raise DataError(f"{path} has the label {unknown[0]!r}: the classes of the network are {known}{_NAMES}")
+        names = ", ".join(classes)
+        raise DataError(f"{path} has the label {unknown[0]!r}: the classes of the network are {names}{_NAMES}")
     return np.array([classes.index(word) for word in y.tolist()])

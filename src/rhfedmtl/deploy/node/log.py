@@ -1,4 +1,8 @@
-"""What operators see: structured logs, Prometheus metrics and gRPC health of one process."""
+"""Structured logs, Prometheus metrics and gRPC health checks of a process, for its operators.
+
+`Log` writes a JSON object per event to standard error, and copies the events of `AUDITED` to the audit trail. `Meters`
+holds all metrics. `Window` answers Prometheus and health checks on local addresses. To add a metric, extend `Meters`.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +26,43 @@ from rhfedmtl.errors import ConfigError, MissingExtraError
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 WHILE_S, LINES = 10.0, 50
+"""Rate limit of `Log.seldom`: so many lines of an event in so many seconds."""
 FADES_S = 600.0
-"""How long the status tells of what a peer has caused."""
+"""The status shows an error that a peer caused for so long."""
 AUDITED = {
     *("connected", "refused", "quarantined", "excluded", "members", "forgotten", "withdrawn", "new key"),
     *("certificate asked for", "enrolled", "enrolment refused", "command refused"),
     *("training begins", "training ended", "training failed", "training broke"),
     *("journal behind", "journal cut", "state damaged", "begins anew"),
 }
-"""Events that are also written into the audit trail, where a node keeps one; not those that come ``again``."""
+"""Events that also go to the audit trail, if the node has a trail and the event has no fact ``again``."""
 CALLERS, SHOW_S = 64, 5.0
-"""At the windows for operators, at once; and how long one of them may take."""
+"""Limit of callers that `Window` answers at the same time, and of seconds for each."""
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Log:
-    """One JSON object on a line of standard error for each event; `last_error` is for the status, until it is over."""
+    """Writes a line with a JSON object to standard error for each event.
+
+    Parameters
+    ----------
+    node : str
+        Name of the node, which every line carries.
+    level : str
+        Lowest level to write: a key of `LEVELS`.
+
+    Attributes
+    ----------
+    trail : AuditTrail or None
+        Also receives the events of `AUDITED`.
+    last_error : str
+        Latest warning or error, for the status, until `over` or `FADES_S` clears it.
+    """
 
     def __init__(self, node: str, level: str = "info") -> None:
         if level not in LEVELS:
             raise ConfigError(f"log level {level!r}: choose from {', '.join(LEVELS)}")
-        self._least = LEVELS[level]
+        self._min_level = LEVELS[level]
         self._node = node
         self._errors: dict[str, str] = {}
         self._fades: dict[str, float] = {}
@@ -50,13 +70,13 @@ class Log:
         self._seldom: dict[str, tuple[float, int]] = {}
 
     def __call__(self, event: str, level: str = "info", **facts: Any) -> None:
-        """Write an event down."""
+        """Write an event and its facts; warnings and errors also become the last error."""
         if level in ("warning", "error"):
-            self._errors.pop(event, None)  # the latest is the last one
+            self._errors.pop(event, None)  # moves the event to the end, as the latest
             self._errors[event] = f"{event}: {facts.get('reason', '')}".rstrip(": ")
         if self.trail is not None and event in AUDITED and not facts.get("again"):
             self._note(self.trail, event, facts)
-        if LEVELS[level] < self._least:
+        if LEVELS[level] < self._min_level:
             return
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = {"time": stamp, "level": level, "node": self._node, "event": event, **facts}
@@ -72,17 +92,20 @@ class Log:
 
     @property
     def last_error(self) -> str:
-        """The last warning or error that is not over; what peers cause is over after a while."""
+        """Latest warning or error that still holds. An error that a peer caused fades after `FADES_S` seconds."""
         now = time.monotonic()
         return next((self._errors[e] for e in reversed(self._errors) if self._fades.get(e, now) >= now), "")
 
     def over(self, *events: str) -> None:
-        """Say that what these told of has passed."""
+        """Clear the warnings and errors of these events: their cause has passed."""
         for event in events:
             self._errors.pop(event, None)
 
     def seldom(self, event: str, level: str = "info", **facts: Any) -> None:
-        """The same for what peers can cause as often as they like: few lines, then how many were left out."""
+        """Write an event that peers can cause at any rate: `LINES` lines in `WHILE_S` seconds, then only a count.
+
+        The next line after that time carries the number of omitted lines as ``left_out``.
+        """
         now, (began, count) = time.monotonic(), self._seldom.get(event, (-math.inf, 0))
         if now - began > WHILE_S:
             facts |= {"left_out": count - LINES} if count > LINES else {}
@@ -93,22 +116,22 @@ class Log:
 
 
 class _Unread:
-    """A meter that is not shown: it forgets all values."""
+    """A metric that is not exported: it ignores all values."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """Take name, words and labels of a meter."""
+        """Accept the arguments of a Prometheus metric."""
 
     def labels(self, *_: str) -> _Unread:
-        """The same for every label."""
+        """Return the same object for every label."""
         return self
 
     def inc(self, _: float = 1.0) -> None:
-        """Forget it."""
+        """Ignore the value."""
 
     set = observe = dec = inc
 
     def set_function(self, _: Callable[[], float]) -> None:
-        """Forget it."""
+        """Ignore the value."""
 
     def time(self) -> contextlib.AbstractContextManager[None]:
         """Measure nothing."""
@@ -116,13 +139,13 @@ class _Unread:
 
 
 class Meters:
-    """Metrics of one process; names begin with ``rhfedmtl_``. They are kept only where they are shown to somebody."""
+    """Metrics of a process, with names ``rhfedmtl_…``. If they are not exported, values are ignored."""
 
-    def __init__(self, *, shown: bool = False) -> None:
+    def __init__(self, *, exported: bool = False) -> None:
         counter: Any = _Unread
         gauge: Any = _Unread
         histogram: Any = _Unread
-        if shown:
+        if exported:
             _need("prometheus_client", "node.metrics")
             import prometheus_client
 
@@ -130,21 +153,22 @@ class Meters:
             prometheus_client.ProcessCollector(registry=self.registry)
             counter, gauge = prometheus_client.Counter, prometheus_client.Gauge
             histogram = partial(prometheus_client.Histogram, buckets=SECONDS)
-        of: dict[str, Any] = {"registry": self.registry, "namespace": "rhfedmtl"} if shown else {}
-        self.messages = counter("messages", "Messages by direction and kind", ["way", "kind"], **of)
-        self.bytes = counter("bytes", "Bytes of messages by direction", ["way"], **of)
-        self.refused = counter("refused", "Peers and messages that were refused, by reason", ["reason"], **of)
-        self.connects = counter("connects", "Connections made to the node above, or from nodes below", **of)
-        self.connected = gauge("connected", "Nodes connected now, above and below, by role", ["role"], **of)
-        self.round = gauge("round", "Last round", **of)
-        self.rounds = histogram("round_seconds", "Seconds of a round at a station", **of)
-        self.work = histogram("work_seconds", "Seconds of a terminal's work for one order", **of)
-        self.saves = histogram("save_seconds", "Seconds to write state down", **of)
-        self.credentials = gauge("certificate_left_seconds", "Seconds until the certificate of this node expires", **of)
-        self.gap = gauge("gap", "Duality gap of the latest certificate", **of)
-        self.accuracy = gauge("test_metric", "Mean over tasks of test metrics", ["metric"], **of)
-        self.spent = gauge("spent", "What was spent, by type", ["type"], **of)
-        self.left = gauge("left", "What is left of a budget, by type", ["type"], **of)
+        options: dict[str, Any] = {"registry": self.registry, "namespace": "rhfedmtl"} if exported else {}
+        self.messages = counter("messages", "Messages by direction and kind", ["way", "kind"], **options)
+        self.bytes = counter("bytes", "Bytes of messages by direction", ["way"], **options)
+        self.refused = counter("refused", "Refused peers and messages, by reason", ["reason"], **options)
+        self.connects = counter("connects", "Connections made to the node above, or from nodes below", **options)
+        self.connected = gauge("connected", "Nodes connected now, above and below, by role", ["role"], **options)
+        self.round = gauge("round", "Last round", **options)
+        self.rounds = histogram("round_seconds", "Seconds of a round at a station", **options)
+        self.work = histogram("work_seconds", "Seconds of a terminal's work for an order", **options)
+        self.saves = histogram("save_seconds", "Seconds to write the state to disk", **options)
+        expires = "Seconds until the certificate of this node expires"
+        self.credentials = gauge("certificate_left_seconds", expires, **options)
+        self.gap = gauge("gap", "Duality gap of the latest certificate", **options)
+        self.accuracy = gauge("test_metric", "Mean over tasks of test metrics", ["metric"], **options)
+        self.spent = gauge("spent", "Amount spent, by type", ["type"], **options)
+        self.left = gauge("left", "Remaining budget, by type", ["type"], **options)
 
 
 def _need(package: str, setting: str) -> None:
@@ -153,17 +177,17 @@ def _need(package: str, setting: str) -> None:
 
 
 class Window:
-    """The local addresses of a process for Prometheus and for health checks."""
+    """Server of a process for Prometheus and for gRPC health checks, on local addresses without TLS."""
 
     def __init__(self, meters: Meters, metrics: str, health_address: str) -> None:
         self._meters, self._metrics, self._health = meters, metrics, health_address
         self._http: asyncio.Server | None = None
-        self._shown = 0
+        self._n_callers = 0
         self._server: Any = None
         self._servicer: Any = None
 
     async def open(self) -> None:
-        """Begin to answer; the service counts as healthy from `healthy` on."""
+        """Start to answer. The service counts as unhealthy until `healthy` is called."""
         if self._metrics:
             try:
                 self._http = await asyncio.start_server(self._show, *split_address(self._metrics))
@@ -185,30 +209,30 @@ class Window:
             await self.healthy(False)
 
     async def _show(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer whoever asks for metrics, whatever it asks; few at once, and none for long."""
+        """Answer any HTTP request with the metrics; limit the number of callers and the time of each."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-        self._shown += 1
+        self._n_callers += 1
         try:
-            async with asyncio.timeout(SHOW_S if self._shown <= CALLERS else 0.0):
+            async with asyncio.timeout(SHOW_S if self._n_callers <= CALLERS else 0.0):
                 await reader.readuntil(b"\r\n\r\n")
-                told = generate_latest(self._meters.registry)
-                head = f"HTTP/1.0 200 OK\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\nContent-Length: {len(told)}\r\n\r\n"
-                writer.write(head.encode() + told)
+                body = generate_latest(self._meters.registry)
+                head = f"HTTP/1.0 200 OK\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\nContent-Length: {len(body)}\r\n\r\n"
+                writer.write(head.encode() + body)
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             writer.transport.abort()
         finally:
-            self._shown -= 1
+            self._n_callers -= 1
             writer.close()
 
-    async def healthy(self, is_so: bool) -> None:
-        """Say whether the service does its work."""
+    async def healthy(self, is_healthy: bool) -> None:
+        """Set the result of health checks."""
         if self._servicer is None:
             return
         from grpc_health.v1 import health_pb2
 
-        status = health_pb2.HealthCheckResponse.SERVING if is_so else health_pb2.HealthCheckResponse.NOT_SERVING
+        status = health_pb2.HealthCheckResponse.SERVING if is_healthy else health_pb2.HealthCheckResponse.NOT_SERVING
         await self._servicer.set("", status)
 
     async def close(self) -> None:
@@ -221,7 +245,7 @@ class Window:
 
 
 def split_address(address: str, name: str = "") -> tuple[str, int]:
-    """Host and port of ``host:port``; ``name`` is that of the setting."""
+    """Return host and port of ``host:port``. ``name`` is the name of the setting, for the error message."""
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 1 << 16:
         setting = f"{name} = " if name else ""

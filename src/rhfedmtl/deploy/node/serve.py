@@ -1,4 +1,9 @@
-"""Starting and ending the process of a node: signals, locks, the local window for operators, new credentials."""
+"""Life of a node's process: start, signals, lock of the state folder, metrics, renewal of credentials, orderly end.
+
+`serve` runs any node: the command line passes a `Role`, which says how to read the configuration and make the service.
+A SIGTERM or SIGINT ends the process: services close and save within `DRAIN_S` seconds. An error in a service ends the
+process too, and the error decides about the exit status. A supervisor may then start it again.
+"""
 
 from __future__ import annotations
 
@@ -28,35 +33,37 @@ from rhfedmtl.failpoints import arm
 from rhfedmtl.files import Lock
 
 WATCH_S = 0.5
-"""How often credentials and health are looked at."""
+"""Interval of the checks of credentials and health."""
 ONCE_A_DAY = round(86400.0 / WATCH_S)
 LAST_S = 2.0
+"""Time limit for tasks that remain after the services have closed."""
 DRAIN_S = 15.0
-"""How long a node takes leave: what counts is on disk, and whoever holds a connection open does not keep it."""
+"""Time limit for closing the services. The state is on disk by then, so an open connection need not delay the end."""
 SOON_S = 14 * 86400.0
+"""Warn if a certificate expires within this time."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a disk on which there may be room later."""
+"""Errors of a full disk, which may have space later."""
 
 
 class Service(Protocol):
-    """A node at work."""
+    """A running node, as `serve` sees it."""
 
     @property
     def healthy(self) -> bool:
-        """Whether it does its work."""
+        """True if the node can do its work."""
 
     async def run(self) -> None:
-        """Serve until `close`, or until there is nothing more to do."""
+        """Serve until `close`, or until the node has left the network."""
 
     async def close(self) -> None:
-        """Finish what is under way, write everything down, and end."""
+        """Finish the current work, save the state, and end."""
 
     def renew(self) -> None:
-        """Take up new credentials, if there are any."""
+        """Reconnect if the credentials have changed."""
 
 
 class Role(NamedTuple):
-    """How a node is made: its configuration from a file, and its service."""
+    """Name of a role, and the functions that read its configuration and make its service."""
 
     name: str
     read: Callable[[Path], Any]
@@ -64,26 +71,27 @@ class Role(NamedTuple):
 
 
 def own_kernels(config: Path) -> None:
-    """Let numba keep compiled code in a folder of this user alone: whoever can write there runs what he likes as it.
+    """Make numba keep its compiled code in a folder that only this user can write to.
 
-    Comes before anything is imported that compiles. Who sets NUMBA_CACHE_DIR names another folder, held to the same.
+    Anyone who can write there can run code as this user. Call this before importing a module that compiles. The
+    environment variable NUMBA_CACHE_DIR may name another folder, which is checked in the same way.
     """
     if find_spec("numba") is None:
         return
-    named = os.environ.get("NUMBA_CACHE_DIR")
-    folder = Path(named) if named else _kernel_folder(config)
+    setting = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(setting) if setting else _kernel_folder(config)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise ConfigError(
-            f"{folder} is of user {found.st_uid}, with mode {stat.S_IMODE(found.st_mode):o}: compiled code lies there, "
-            f"so it must be a folder of user {os.getuid()} alone (mode 700); name another by NUMBA_CACHE_DIR"
+            f"{folder} belongs to user {status.st_uid}, with mode {stat.S_IMODE(status.st_mode):o}: it holds compiled "
+            f"code, so it must belong to user {os.getuid()} with mode 700; NUMBA_CACHE_DIR can name another folder"
         )
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
 
 
 def _kernel_folder(config: Path) -> Path:
-    """One of the user, so that of several nodes the first compiles for all; without a home to write to, the node's."""
+    """Return a folder that all nodes of this user share, or a folder of the node if the home cannot be written."""
     with contextlib.suppress(OSError, RuntimeError):
         shared = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rhfedmtl", "kernels")
         shared.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,9 +101,21 @@ def _kernel_folder(config: Path) -> Path:
 
 
 def serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-    """Run a node until SIGTERM or SIGINT, and say how it ended; several terminals may share a process.
+    """Run a node until SIGTERM or SIGINT; several terminals may share a process.
 
-    ``abandoned`` says whether whoever started this process is gone; it then ends as if it were told to.
+    Parameters
+    ----------
+    role : Role
+        How to read the configuration and make the service.
+    paths : sequence of Path
+        Configuration files; several only for terminals.
+    abandoned : callable
+        Returns True if the parent process has ended; the node then ends as after SIGTERM.
+
+    Returns
+    -------
+    dict
+        Role, number of nodes, reason for the end, and seconds.
     """
     if role.name != TERMINAL and len(paths) != 1:
         raise ConfigError(f"one process serves one {role.name}, got {len(paths)} configurations")
@@ -115,14 +135,14 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
         spare_pages()
     arm(role.name)
     configs: list[Config] = [role.read(path) for path in paths]
-    locks = [_held(config) for config in configs]
-    meters = Meters(shown=bool(configs[0].node.metrics))
+    locks = [_lock_state(config) for config in configs]
+    meters = Meters(exported=bool(configs[0].node.metrics))
     window = Window(meters, configs[0].node.metrics, configs[0].node.health)
     logs = [Log(str(config.identity), config.node.log) for config in configs]
     with _usable(configs[0].state):
         services = [role.service(config, log, meters) for config, log in zip(configs, logs, strict=True)]
     credentials = _watch_credentials(configs, logs[0], meters)
-    asyncio.get_running_loop().set_exception_handler(partial(_log_loose, logs[0]))
+    asyncio.get_running_loop().set_exception_handler(partial(_log_unexpected, logs[0]))
     for address in filter(None, (configs[0].node.metrics, configs[0].node.health)):
         await free(address, logs[0])
     await window.open()
@@ -130,35 +150,35 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     logs[0]("started", pid=os.getpid(), role=role.name, nodes=len(services))
-    everything: asyncio.Future[Any] = asyncio.gather(*(service.run() for service in services))
+    running: asyncio.Future[Any] = asyncio.gather(*(service.run() for service in services))
     watch = asyncio.create_task(_watch(services, window, stop, abandoned, credentials))
     try:
-        # Ends when told to, when all nodes have left the network, or when one breaks.
+        # The process ends after a signal, when all nodes have left the network, or when a node fails.
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
-        await asyncio.wait([stopped, everything, watch], return_when=asyncio.FIRST_COMPLETED)
-        error = next((task.exception() for task in (everything, watch) if task.done()), None)
+        await asyncio.wait([stopped, running, watch], return_when=asyncio.FIRST_COMPLETED)
+        error = next((task.exception() for task in (running, watch) if task.done()), None)
         if error is not None:
             logs[0]("breaks off", "error", reason=str(error) or type(error).__name__)
         logs[0]("draining")
         await window.healthy(False)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*(service.close() for service in services)), DRAIN_S)
-            await asyncio.wait_for(everything, LAST_S)
+            await asyncio.wait_for(running, LAST_S)
         if error is not None:
             raise error
         return "told to" if stop.is_set() else "left the network"
     finally:
         watch.cancel()
-        everything.cancel()
-        await asyncio.gather(everything, watch, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, watch, return_exceptions=True)
         await window.close()
         for lock in locks:
             lock.release()
         logs[0]("ended")
 
 
-def _held(config: Config) -> Lock:
-    """The state folder of a node, for this process alone, once all that its configuration names is there."""
+def _lock_state(config: Config) -> Lock:
+    """Lock the state folder of a node for this process, after checking that the files of the configuration exist."""
     config.check_files()
     with _usable(config.state):
         lock = Lock(config.state)
@@ -170,7 +190,7 @@ def _held(config: Config) -> Lock:
 
 @contextlib.contextmanager
 def _usable(folder: Path) -> Iterator[None]:
-    """A node that cannot use its state would end so again; one whose disk is full may start once there is room."""
+    """Turn an `OSError` of the state into a permanent `ConfigError`, except for a full disk: that may pass."""
     try:
         yield
     except OSError as error:
@@ -179,28 +199,28 @@ def _usable(folder: Path) -> Iterator[None]:
         raise ConfigError(f"cannot use {error.filename or folder}: {error.strerror or error}") from None
 
 
-def _log_loose(log: Log, _: asyncio.AbstractEventLoop, facts: dict[str, Any]) -> None:
-    """An error in a task for which nobody waits is an event like others, and no text between the lines of the log."""
+def _log_unexpected(log: Log, _: asyncio.AbstractEventLoop, facts: dict[str, Any]) -> None:
+    """Log the error of a background task as an event, instead of printing text between the lines of the log."""
     error = facts.get("exception")
     log("unexpected", "error", reason=facts["message"] if error is None else f"{type(error).__name__}: {error}")
 
 
 def _watch_credentials(configs: list[Config], log: Log, meters: Meters) -> Callable[[], None]:
-    """Show how long the certificates last; what is returned warns where that is not long."""
+    """Export the time until a certificate expires; return a function that warns if this is soon."""
     credentials = [config.credentials() for config in configs]
 
-    def left() -> float:
+    def seconds_left() -> float:
         try:
-            return (min(each.peer.until for each in credentials) - datetime.now(UTC)).total_seconds()
+            return (min(files.peer.until for files in credentials) - datetime.now(UTC)).total_seconds()
         except RHFedMTLError:
             return math.nan
 
     def warn() -> None:
-        if (seconds := left()) < SOON_S:
+        if (seconds := seconds_left()) < SOON_S:
             reason = f"in {seconds / 86400.0:.1f} days: `rhfedmtl network rotate` renews"
             log("credentials expire", "warning", reason=reason)
 
-    meters.credentials.set_function(left)
+    meters.credentials.set_function(seconds_left)
     return warn
 
 

@@ -1,8 +1,9 @@
-"""What a server takes in: connections, streams and bytes, all with a limit before anybody is known.
+"""Limits of a gRPC server for connections, streams and bytes, which hold before a caller has shown who it is.
 
-gRPC closes at once what comes above its number of connections, cuts who does not finish the handshake or has no stream
-open, and refuses a message by its announced length. Messages are read only after their sender's certificate was looked
-at; until then flow control holds them back.
+Cloud and stations take the options of their servers from here. With these options, gRPC closes connections above the
+limit at once, cuts callers that do not finish the handshake or have no open stream, and refuses a message by its
+announced length. The server reads messages only after it has checked the sender's certificate; until then, flow control
+holds them back. `listen` opens a port, and waits a while if the port is still in use.
 """
 
 from __future__ import annotations
@@ -27,117 +28,118 @@ from rhfedmtl.deploy.node.log import Log, split_address
 from rhfedmtl.errors import BusyError, ConfigError
 
 RESERVE = 256
-"""Descriptors that no caller gets: for state, logs, the node above, and the windows for operators."""
-MOST_DESCRIPTORS = 1 << 16
-MMAP_THRESHOLD, OWN_PAGES = -3, 12 << 10
-"""An option of glibc's mallopt, and from how many bytes on an allocation has pages of its own."""
+"""Descriptors reserved for the node: state, logs, the link to the node above, metrics and health checks."""
+MAX_DESCRIPTORS = 1 << 16
+MMAP_THRESHOLD, SEPARATE_PAGES = -3, 12 << 10
+"""An option of glibc's mallopt: allocations of at least so many bytes get separate pages."""
 PORT_S = 5.0
-"""How long to wait for a port that something else still has."""
+"""Wait so long for a port that another process still uses."""
 
 CUT_S = 1.0
+"""Close a connection so long after its stream ended, so its last message can arrive."""
 LINK_S = 5.0
-"""How long a link may owe an answer: to a handshake, or to a ping."""
+"""Time limit for a handshake, and for the answer to a ping."""
 
 
 def keep_alive(link: float = LINK_S) -> list[tuple[str, int]]:
-    """Options of both ends: who does not answer a ping in so many seconds is gone."""
+    """Return the options of both ends: a peer that does not answer a ping within ``link`` seconds is cut off."""
     return [
         ("grpc.keepalive_time_ms", round(2000.0 * link)),
         ("grpc.keepalive_timeout_ms", round(1000.0 * link)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.enable_channelz", 0),  # statistics of each connection, which nobody reads
+        ("grpc.enable_channelz", 0),  # unused statistics of each connection
     ]
 
 
 def raise_descriptors() -> int:
-    """Let this process open as many files as it may; how many these are."""
+    """Raise the limit of open files of this process as far as allowed, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return max(soft, most)
+    limit = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(soft, limit)
 
 
 def spare_pages() -> None:
-    """Give large buffers pages of their own: gRPC keeps three for each connection, and small messages touch a part."""
-    with contextlib.suppress(AttributeError):  # other C libraries decide for themselves
-        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, OWN_PAGES)
+    """Allocate large buffers on separate pages: gRPC keeps 3 per connection, and small messages use little of each."""
+    with contextlib.suppress(AttributeError):  # only glibc has this option
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, SEPARATE_PAGES)
 
 
-def connections(wanted: int) -> int:
-    """How many connections a server takes: so many, but never those descriptors that the node itself needs."""
+def connections(limit: int) -> int:
+    """Return the connections that a server accepts: ``limit``, or fewer to leave `RESERVE` descriptors for the node."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    room = wanted if soft == resource.RLIM_INFINITY else soft - RESERVE
-    if room < 1:
+    available = limit if soft == resource.RLIM_INFINITY else soft - RESERVE
+    if available < 1:
         raise ConfigError(f"this process may open {soft} files: a node needs more than {RESERVE} (ulimit -n)")
-    return min(wanted, room)
+    return min(limit, available)
 
 
-def guarded(most_connections: int, message_bytes: int, link: float = LINK_S) -> list[tuple[str, int]]:
-    """Options of every server: who says nothing, or opens stream after stream, takes up no place for long."""
+def guarded(max_connections: int, message_bytes: int, link: float = LINK_S) -> list[tuple[str, int]]:
+    """Return the options of every server: silent callers, and callers that open many streams, soon lose their place."""
     return [
-        ("grpc.max_allowed_incoming_connections", most_connections),
+        ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.server_handshake_timeout_ms", round(1000.0 * link)),
         ("grpc.max_connection_idle_ms", round(1000.0 * link)),
         ("grpc.max_concurrent_streams", 4),
         ("grpc.max_receive_message_length", message_bytes),
-        # Of a message that nobody reads yet, no more than this is taken in; the window grows once it is read.
+        # Accept only these bytes of a message that is not read yet; the window grows once the service reads it.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", 1 << 16),
         ("grpc.so_reuseport", 0),
     ]
 
 
-def server_options(most_connections: int, message_bytes: int, link: float = LINK_S) -> list[tuple[str, int]]:
-    """Options of a server for nodes below."""
+def server_options(max_connections: int, message_bytes: int, link: float = LINK_S) -> list[tuple[str, int]]:
+    """Return the options of a server for nodes below."""
     return [
         *keep_alive(link),
-        *guarded(connections(most_connections), message_bytes, link),
+        *guarded(connections(max_connections), message_bytes, link),
         ("grpc.max_send_message_length", -1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ]
 
 
 class Cutter:
-    """Closes connections whose streams have ended: gRPC would keep them for whoever opens stream after stream."""
+    """Closes connections whose stream has ended; gRPC would keep them for callers that open stream after stream."""
 
     def __init__(self) -> None:
         self._due: set[str] = set()
 
     def add(self, peer: str) -> None:
-        """Close the connection from an address, as gRPC writes it, once its last words can have arrived."""
+        """Close the connection from ``peer``, an address as gRPC writes it, after `CUT_S` seconds."""
         address = unquote(peer.partition(":")[2]).replace("::ffff:", "")
-        if not address:  # "unknown": the connection is gone already
+        if not address:  # "unknown": the connection has already ended
             return
         if not self._due:
             asyncio.get_running_loop().call_later(CUT_S, self._cut)
         self._due.add(address)
 
     def _cut(self) -> None:
-        """All that are due together: each time every descriptor is looked at."""
+        """Close all due connections together, because each search goes through all descriptors."""
         due, self._due = self._due, set()
-        for each in sockets():
+        for connection in sockets():
             with contextlib.suppress(OSError):
-                address = each.getpeername()
-                if isinstance(address, str | bytes):  # a socket within this process, as those that wake its event loop
+                address = connection.getpeername()
+                if isinstance(address, str | bytes):  # a socket inside this process, such as a socket of the event loop
                     continue
                 host = address[0].replace("::ffff:", "")
                 name = f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"  # as gRPC writes it
                 if name in due:
-                    each.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def sockets() -> Iterator[socket.socket]:
-    """All sockets that this process has open."""
+    """Iterate over the open sockets of this process."""
     for file in Path("/dev/fd").iterdir():
         if file.is_socket():
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(file.name))) as each:
-                yield each
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(file.name))) as connection:
+                yield connection
 
 
 async def listen(server: Any, address: str, credentials: grpc.ServerCredentials, log: Log) -> None:
-    """Let a server answer at an address; one that is taken is waited for a while."""
+    """Open a port for a server; wait up to `PORT_S` seconds while another process uses it."""
     await free(address, log)
     try:
         server.add_secure_port(address, credentials)
@@ -146,7 +148,7 @@ async def listen(server: Any, address: str, credentials: grpc.ServerCredentials,
 
 
 async def free(address: str, log: Log) -> None:
-    """Wait until nobody has an address any more, but not for ever; one that is not of here is refused at once."""
+    """Wait until an address is free, at most `PORT_S` seconds; refuse an address of another machine at once."""
     until, wait = time.monotonic() + PORT_S, 0.1
     while (trouble := _taken(address)) is not None:
         reason = f"cannot listen on {address}: {trouble.strerror}"
@@ -160,7 +162,7 @@ async def free(address: str, log: Log) -> None:
 
 
 def _taken(address: str) -> OSError | None:
-    """Why nobody could listen there now."""
+    """Return the error of an attempt to listen there; None if the address is free."""
     host, port = split_address(address)
     try:
         kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

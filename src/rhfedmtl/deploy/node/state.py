@@ -1,8 +1,19 @@
-"""Files that are whole or not there: what a node must remember, with a checksum, and the journal of the cloud.
+"""Durable state of a node: `StateFile`, which is replaced as a unit, and `Journal`, to which the cloud appends.
 
-A file is replaced in one step, so that a process that is killed leaves the old one or the new one. Without ``fsync``
-this holds for processes; after a crash of the whole machine the file is then not trusted, which the number of the
-machine's last start shows. That number is forced to disk before the first change that is not.
+All nodes use it. Every file carries checksums: a damaged file raises `CorruptError`, and nothing in it is used.
+
+Theory of operation. A new version of a file replaces the old version in a single step. A process that is killed thus
+leaves the old or the new version, never a mixture. A crash of the whole machine is different, because the file may
+still be in the cache of the operating system:
+
+- With ``fsync``, each write is forced to disk, and the state survives a crash of the machine.
+- Without ``fsync``, the head of the file names the present start of the machine (the kernel's boot id). After the next
+  start, the file may be old, and reading it raises `CorruptError`. The first write without ``fsync`` is forced to disk
+  all the same, so no earlier, trusted version can reappear after a crash.
+
+A torn last entry of a journal is cut off: it was being written when the process was killed, and no message that depends
+on it had been sent. The head of the journal holds its committed length, so a journal that lost more than this entry is
+refused.
 """
 
 from __future__ import annotations
@@ -27,21 +38,21 @@ _JOURNAL = struct.Struct("<10s36sQI")
 _ENTRY = struct.Struct("<4sI32sI")
 _BLOCK = 512
 KEPT = 10
-"""Damaged files that are kept for whoever wants to look at them; older ones go."""
+"""Keep the latest so many damaged files for inspection."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class CorruptError(DataError):
-    """A file that a node wrote cannot be what it wrote: nothing in it is used."""
+    """A state file is damaged, or may be older than a crash of the machine. Nothing in it is used."""
 
 
 class UnwrittenError(BusyError):
-    """A disk is full: nobody may be told of what is not written down, so a node ends, and starts again later."""
+    """The disk is full. A node must not announce state that is not on disk, so it ends and is started again later."""
 
 
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
-    """Say plainly what a disk does not take: among what can happen on a link it would look like one that broke."""
+    """Turn an `OSError` of the disk into `UnwrittenError`, as the link would take it for a broken connection."""
     try:
         yield
     except OSError as error:
@@ -49,13 +60,13 @@ def writing() -> Iterator[None]:
 
 
 def unwritten(error: OSError) -> UnwrittenError:
-    """Why a node does not go on."""
-    what = f"cannot write {error.filename or 'its state'}: {error.strerror or error}"
-    return UnwrittenError(f"{what}; make room: started again, it goes on where it was")
+    """Return the error that ends a node whose disk takes no more data."""
+    problem = f"cannot write {error.filename or 'its state'}: {error.strerror or error}"
+    return UnwrittenError(f"{problem}; make room: started again, it goes on where it was")
 
 
 def refusal(error: Exception) -> str:
-    """Say why a command is refused; an error of a file names the file and the remedy, not a number."""
+    """Return the reason why the cloud refuses a command. For an error of a file, name the file and the remedy."""
     if not isinstance(error, OSError):
         return str(error)
     file, reason = error.filename or "its state", error.strerror or str(error)
@@ -63,7 +74,7 @@ def refusal(error: Exception) -> str:
 
 
 def boot() -> bytes:
-    """What changes whenever the machine starts; empty where the system does not tell."""
+    """Return the boot id, which changes with each start of the machine; empty if the system has no boot id."""
     try:
         return _BOOT.read_bytes().strip()[:36]
     except OSError:
@@ -71,19 +82,19 @@ def boot() -> bytes:
 
 
 class StateFile:
-    """One file, written whole."""
+    """A file with a checksum that is always replaced completely."""
 
     def __init__(self, path: Path, *, fsync: bool) -> None:
         self.path = path
         self.fsync = fsync or not boot()
-        self._marked = False  # whether the disk knows that this file is not forced to it
+        self._marked = False  # True if the version on disk says that later versions are not forced to disk
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, payload: bytes, *, fsync: bool | None = None) -> None:
-        """Replace the file; with ``fsync`` it also survives a crash of the machine."""
+        """Replace the file. With ``fsync`` (default: as constructed), it also survives a crash of the machine."""
         lasting = self.fsync if fsync is None else fsync
         head = _HEAD.pack(MAGIC, b"" if lasting else boot(), hashlib.sha256(payload).digest(), len(payload))
-        # The first that is not forced still is, so that no older one that was can be taken for the latest.
+        # Force the first unforced version too: after a crash, an older forced version would be taken for the latest.
         force = lasting or not self._marked
         self._marked = not lasting
         failpoint("save", self.path.name, "before")
@@ -91,7 +102,7 @@ class StateFile:
         failpoint("save", self.path.name, "after")
 
     def read(self) -> bytes | None:
-        """The payload; None where there is no file. What is damaged, or older than a crash, is refused."""
+        """Return the payload, or None if there is no file; raise `CorruptError` for a damaged or outdated file."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -106,7 +117,7 @@ class StateFile:
         return payload
 
     def set_aside(self) -> Path:
-        """Move a file that cannot be used out of the way; the last few are kept for whoever wants to look at them."""
+        """Rename a file that cannot be used, and return its new path; keep the last `KEPT` such files."""
         number = time.time_ns()
         target = self.path.with_name(f"{self.path.name}.damaged-{number}")
         self.path.rename(target)
@@ -116,10 +127,10 @@ class StateFile:
 
 
 class Journal:
-    """Entries one after the other, each with its checksum. The last may be torn, and then never happened.
+    """A file of entries, each with a checksum; the cloud keeps its decisions in it.
 
-    The head says how long the journal was when an entry counted last: one that has lost more than what was being
-    written is refused. ``cut`` is how many bytes of a torn entry were taken off.
+    If the last entry is torn, it is removed on opening, and ``cut`` is the number of bytes removed. A journal that is
+    shorter than its committed length is refused with `CorruptError`.
     """
 
     def __init__(self, path: Path, *, fsync: bool) -> None:
@@ -135,37 +146,37 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Bytes of the file."""
         return self._size
 
     def entries(self) -> list[bytes]:
-        """What was there when the journal was opened; they are handed out once."""
+        """Return the entries that the file had when it was opened. Later calls return an empty list, to free memory."""
         entries, self._entries = self._entries, []
         return entries
 
     def append(self, payload: bytes, *, force: bool = False) -> None:
-        """Add an entry; ``force`` puts it, and all before it, on the disk where the journal does so at all."""
+        """Append an entry. With ``force`` and ``self.fsync``, put it and all earlier entries on disk."""
         data = _entry_head(payload) + payload
         try:
             write_at(self._file, data, self._size)
         except OSError:
-            os.ftruncate(self._file, self._size)  # half an entry in the middle would be damage
+            os.ftruncate(self._file, self._size)  # half an entry before the next would be damage
             raise
         self._size += len(data)
         failpoint("journal", "written")
         if force and self.fsync:
             os.fdatasync(self._file)
-        if force or not self.fsync:  # never longer than what is on the disk
+        if force or not self.fsync:  # the committed length must not exceed the entries on disk
             self._write_head()
 
     def replace(self, payloads: Iterable[bytes]) -> None:
-        """Let these entries stand in place of all that there are, in one step."""
+        """Replace all entries by ``payloads`` in a single step."""
         self._write_file(payloads)
         os.close(self._file)
         self._open()
 
     def close(self) -> None:
-        """Force everything to disk, and end."""
+        """Force everything to disk, and close the file."""
         os.fsync(self._file)
         self._mark(b"")
         os.close(self._file)
@@ -176,7 +187,7 @@ class Journal:
         self._mark(b"" if self.fsync else boot())
 
     def _mark(self, started: bytes) -> None:
-        """Say on the disk whether entries are forced to it, and if not, since which start of the machine."""
+        """Write to the head, and force to disk, the boot id ``started``; empty if every entry is forced to disk."""
         self._started = started
         self._write_head()
         os.fsync(self._file)
@@ -192,27 +203,27 @@ class Journal:
         if not self.path.exists():
             return None
         data = self.path.read_bytes()
-        known = self._check_head(data)
+        committed = self._check_head(data)
         at = _JOURNAL.size
         while at < len(data):
             start = at + _ENTRY.size
             if start > len(data):
-                return self._cut(at, known, len(data))
+                return self._cut(at, committed, len(data))
             _, length, digest, check = _ENTRY.unpack_from(data, at)
             payload = data[start : start + length]
             sound = zlib.crc32(data[at : start - 4]) == check
             if sound and len(payload) < length:
-                return self._cut(at, known, len(data))
+                return self._cut(at, committed, len(data))
             if not sound or hashlib.sha256(payload).digest() != digest:
                 if _is_blank_after(data, at):
-                    return self._cut(at, known, len(data))
+                    return self._cut(at, committed, len(data))
                 raise self._damaged(f"is damaged at byte {at}")
             yield payload
             at = start + length
-        return self._cut(at, known, len(data))
+        return self._cut(at, committed, len(data))
 
     def _check_head(self, data: bytes) -> int:
-        """How long the journal was at least."""
+        """Check the head and return the committed length."""
         head = data[: _JOURNAL.size]
         if len(head) < _JOURNAL.size or zlib.crc32(head[:-4]) != _JOURNAL.unpack(head)[3] or head[:10] != JOURNAL_MAGIC:
             raise self._damaged("is damaged at its beginning, or of another version")
@@ -222,23 +233,23 @@ class Journal:
             raise self._damaged("was not forced to disk before the machine went down") from None
         return int(_JOURNAL.unpack(head)[2])
 
-    def _damaged(self, how: str) -> CorruptError:
+    def _damaged(self, problem: str) -> CorruptError:
         return CorruptError(
-            f"{self.path} {how}: what was spent cannot be known from it. Put back a copy of the file, or begin anew "
-            "with `rhfedmtl network reset`"
+            f"{self.path} {problem}: the amounts spent cannot be read from it. Put back a copy of the file, or start "
+            "again with `rhfedmtl network reset`"
         )
 
-    def _cut(self, at: int, known: int, size: int) -> None:
-        """Take off an entry that was being written when the process was killed: nobody was told of it."""
-        if at < known:
-            raise self._damaged(f"was cut: it had {known} bytes, and {at} can be read")
+    def _cut(self, at: int, committed: int, size: int) -> None:
+        """Cut off an entry that was being written when the process was killed; refuse to cut below ``committed``."""
+        if at < committed:
+            raise self._damaged(f"was cut: it had {committed} bytes, and {at} can be read")
         if at < size:
             self.cut = size - at
             os.truncate(self.path, at)
 
 
 def _is_blank_after(data: bytes, at: int) -> bool:
-    """Whether whole blocks at the end were never written, which a crash of the machine leaves of the last entry."""
+    """Return True if the file ends in unwritten blocks (zeros), which a machine crash leaves in the last entry."""
     written = len(data.rstrip(b"\0"))
     blank = -(-max(written, at) // _BLOCK) * _BLOCK
     return len(data) - blank >= _BLOCK or (written <= at and len(data) > at)
