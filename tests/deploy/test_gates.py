@@ -641,10 +641,10 @@ def test_what_ends_again_and_again_is_started_less_and_less(folder: Path, monkey
 
 def test_errors_that_nobody_waits_for_are_lines_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     """A task that fails unheard is told as an event, and not as a text that no reader of logs can parse."""
-    from rhfedmtl.deploy.node.serve import _log_loose
+    from rhfedmtl.deploy.node.serve import _log_unexpected
 
     async def body() -> None:
-        asyncio.get_running_loop().set_exception_handler(partial(_log_loose, Log("test")))
+        asyncio.get_running_loop().set_exception_handler(partial(_log_unexpected, Log("test")))
 
         async def fails() -> None:
             raise ValueError("unheard")

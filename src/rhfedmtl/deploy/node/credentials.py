@@ -223,8 +223,8 @@ class Credentials:
             raise ConfigError(f"key and certificate in {self.node_file} do not belong together: copy the whole file")
         if peer.expired:
             raise ConfigError(
-                f"the certificate in {self.node_file} expired on {peer.until:%Y-%m-%d}: `rhfedmtl network rotate` makes a "
-                "new one"
+                f"the certificate in {self.node_file} expired on {peer.until:%Y-%m-%d}: `rhfedmtl network rotate` "
+                "makes a new certificate"
             )
         _bytes(self.authorities)
 
@@ -233,7 +233,7 @@ class Credentials:
         try:
             mode = self.node_file.stat().st_mode & 0o077
         except OSError as error:
-            folder = self.node_file.parent.resolve()  # the folder is named after the node only next to the authority
+            folder = self.node_file.parent.resolve()  # next to the authority, the folder has the name of the node
             node = f"{folder.parent} {folder.name}" if (folder.parent / "ca").is_dir() else "NETWORK NODE"
             way_out = f"`rhfedmtl network rotate {node}` writes one"
             raise ConfigError(f"no key {self.node_file}: {error.strerror}; {way_out}") from None
@@ -243,7 +243,7 @@ class Credentials:
         keys = [part for part in parts if b"PRIVATE KEY" in part]
         certificates = [part for part in parts if b"PRIVATE KEY" not in part]
         if len(keys) != 1 or not certificates:
-            raise ConfigError(f"{self.node_file} must hold one private key and its certificate")
+            raise ConfigError(f"{self.node_file} must hold a private key and its certificate")
         return keys[0], b"".join(certificates)
 
     def sign(self, text: bytes) -> bytes:

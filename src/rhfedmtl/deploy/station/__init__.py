@@ -1,1 +1,1 @@
-"""The process of a base station, and the terminals as it sees them."""
+"""The process of a base station: its terminals, the rounds and certificates it holds, and its link to the cloud."""

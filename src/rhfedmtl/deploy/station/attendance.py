@@ -1,4 +1,7 @@
-"""Attendance of a station's terminals: which of them are connected, which rest, and how long to wait for the rest."""
+"""Attendance of a station's terminals: which are connected, which rest, and how long to wait for absent terminals.
+
+A member is present if it is connected with the incarnation that the station knows, and does not owe an answer.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ GATHER_S = 3.0
 
 
 class Attendance:
-    """Streams with the terminals of a station, and the times at which they began, spoke last and ended.
+    """Streams with the terminals of a station, and the times of their start, last message and end.
 
-    `Questions`, `Membership` and the requests of the cloud look up here which terminals are present, and wait here for
-    news of them. It never changes the members, and never asks a question.
+    `Questions`, `Membership` and the requests of the cloud look up who is present, and wait for news. It never changes
+    the members, and never asks a question.
     """
 
     def __init__(self, config: StationConfig, memory: Memory, log: Log, meters: Meters) -> None:
@@ -34,22 +37,22 @@ class Attendance:
         """Set to wake up tasks that wait for terminals."""
         self.started = time.monotonic()
         self.silent: set[int] = set()
-        """Terminals that owe an answer since a deadline."""
+        """Terminals that missed a deadline and have sent nothing since."""
         self.changing: set[int] = set()
-        """Terminals that wait to be let out, or in again: they answer no question before."""
+        """Terminals that are joining or leaving: they answer no question before this change."""
         self._ended_at: dict[int, float] = {}
         self._resting: set[int] = set()
         self._room: MaskRoom | None = None
 
     @property
     def room(self) -> MaskRoom:
-        """Keys and deals of the terminals if sums are masked; a key holds for a single stream, so slots begin again."""
+        """Keys and deals of the terminals if sums are masked. They belong to a stream and end with it."""
         if self._room is None:
             self._room = MaskRoom(self._memory.station.method.channel.least)
         return self._room
 
     def present(self) -> list[int]:
-        """Return the members that are connected, have the incarnation in the books, and do not owe an answer."""
+        """Return the members that are connected with the known incarnation and do not owe an answer."""
         members = self._memory.station.members
         present = [t for t in sorted(members) if self.incarnation(t) == members[t].incarnation and t not in self.silent]
         return [t for t in present if t in self.room] if self._memory.masked else present
@@ -68,7 +71,7 @@ class Attendance:
         return 0 if session is None else session.incarnation
 
     def withdraws(self, terminal: int) -> bool:
-        """Return True if the owner of a terminal wants it to leave the network."""
+        """Return True if a connected terminal has sent the withdrawal of its owner."""
         session = self.acceptor.sessions.get(terminal)
         return session is not None and session.withdraws
 
@@ -88,9 +91,9 @@ class Attendance:
         return terminals
 
     def note_greeting(self, terminal: int) -> None:
-        """Note that a stream begins."""
+        """Note that a stream has started."""
         self._resting.discard(terminal)
-        self.room.forget(terminal)  # its key was for the stream before
+        self.room.forget(terminal)  # its key was for the previous stream
 
     def note_end(self, session: PeerSession) -> None:
         """Note that a stream has ended."""
@@ -105,7 +108,7 @@ class Attendance:
     async def gather(self, terminals: Iterable[int], asleep: float = 0.0) -> list[int]:
         """Return the present terminals among ``terminals``, after a short wait for reconnects.
 
-        It waits ``asleep`` seconds for a terminal that rests.
+        For a resting terminal, the wait is ``asleep`` seconds.
         """
         expected = set(terminals)
         while True:

@@ -1,4 +1,8 @@
-"""A station's part of a certificate: sums over all its members, at points that the cloud chooses."""
+"""A station's part of a certificate (duality gap): sums over all its members, at points that the cloud chooses.
+
+`Requests` calls `CertificateSums.answer`, between rounds. The members compute losses and dual terms of their rows; the
+station adds them, and the cloud combines the sums of all stations into the gap.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from rhfedmtl.deploy.node.config import StationConfig
-from rhfedmtl.deploy.station.masked import hold
+from rhfedmtl.deploy.station.masked import sum_under_masks
 from rhfedmtl.deploy.station.memory import Memory
 from rhfedmtl.deploy.station.terminal_sessions import TerminalSessions
 from rhfedmtl.deploy.wire import codec
@@ -21,10 +25,11 @@ from rhfedmtl.roles.summed import SumRequest
 
 
 class CertificateSums:
-    """Adds up what the members of one station tell for a certificate.
+    """Adds up the sums of the members of a station for a certificate.
 
-    `Requests` calls it, between rounds. A private certificate is written down before the cloud gets it, and repeated if
-    the cloud asks again. It never changes a model, and never leaves out a member without counting its worst case.
+    A private certificate (with noise) is saved before the cloud gets it. If the cloud asks for the same certificate
+    again, it gets the saved sums again: fresh noise would reveal more. A missing member either makes the request fail
+    or is counted with its worst case. Models never change.
     """
 
     def __init__(self, config: StationConfig, memory: Memory, members: TerminalSessions) -> None:
@@ -41,10 +46,10 @@ class CertificateSums:
                 + struct.pack("<QQ", memory.station.round, memory.station.membership)
             ).digest()
             if content.HasField("noise") and memory.certified is not None and memory.certified[0] == digest:
-                answer.sums.CopyFrom(memory.certified[1])  # in other noise, or over others, it would tell more
+                answer.sums.CopyFrom(memory.certified[1])  # other noise, or other members, would reveal more
                 return
             sums, missing = await self._add(models, points, present, content)
-            while sums is None and self._members.membership.heed_quarantine():  # again without the liars
+            while sums is None and self._members.membership.heed_quarantine():  # again without the new suspects
                 sums, missing = await self._add(models, points, present, content)
         if sums is None:
             absent = questions.absent()
@@ -63,7 +68,7 @@ class CertificateSums:
     async def _add(
         self, models: Any, points: Any, present: list[int], content: wire.SumsRequest
     ) -> tuple[StationSums | None, list[int]]:
-        """Return the sums of all members, or nothing and the members that did not answer."""
+        """Return the sums of all members; or None, and the members that did not answer."""
         memory, questions, attendance = self._memory, self._members.questions, self._members.attendance
         role, noise = memory.station, content.noise if content.HasField("noise") else None
         silent = sorted(set(role.members) - set(present))
@@ -76,10 +81,10 @@ class CertificateSums:
         if role.method.channel.noised != (noise is not None):
             raise PeerError(f"a certificate with noise {noise}, where sums are noised: {role.method.channel.noised}")
         probes = role.probes(models, points, gradient=content.gradient, noise=noise)
-        if memory.masked is not None:  # nothing but the sum; of all members, unless noise hides it
+        if memory.masked is not None:  # only the sum is unmasked, and without noise only over all members
             requests: dict[int, SumRequest] = {probe.terminal: probe for probe in probes}
-            whole = not role.method.channel.noised
-            summed = await hold(self._members, requests, memory.masked.sums_words, self._waits.answer, whole=whole)
+            length, require_all = memory.masked.sums_words, not role.method.channel.noised
+            summed = await sum_under_masks(self._members, requests, length, self._waits.answer, require_all=require_all)
             if summed.words is None:
                 return None, sorted(requests.keys() - summed.arrived)
             return memory.masked.masked_sums(summed.words, summed.arrived), []
@@ -87,7 +92,7 @@ class CertificateSums:
         def fits(sums: Sums) -> bool:
             if not probes or sums.number != probes[0].number:
                 return False
-            if sums.losses.shape != (len(points),):  # a single loss where it is hidden in noise
+            if sums.losses.shape != (len(points),):  # with noise, a single loss
                 raise PeerError(f"loss sums of shape {sums.losses.shape}")
             try:
                 role.check_sums(sums)
@@ -96,7 +101,7 @@ class CertificateSums:
                 raise
             return True
 
-        for probe in probes:  # without a wait: the answer of a terminal that is back shows that it works
+        for probe in probes:  # sent without waiting: an answer shows that the terminal works again
             if probe.terminal in absent:
                 attendance.tell(probe.terminal, probe=codec.to_wire(probe))
         messages = {p.terminal: p for p in probes if p.terminal in present and p.terminal not in absent}

@@ -1,4 +1,7 @@
-"""Heartbeats of a station: every second, and after changes, it tells the cloud who its members are."""
+"""Heartbeats of a station: every second, and after each change, it sends its roster to the cloud.
+
+The roster lists the members and their state. If heartbeats stop, `status` at the cloud shows the station as missing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ HEARTBEAT_S = 1.0
 class Heartbeat:
     """Sends the roster, the last round and the last error of a station to the cloud.
 
-    `StationService` runs `beat`, and whoever changes the members sets ``news``; the cloud hears of several changes
+    `StationService` runs `beat`. Code that changes the members sets ``news``, and a heartbeat reports several changes
     together. It only reads the memory, and never waits for terminals.
     """
 
@@ -47,13 +50,13 @@ class Heartbeat:
             self._sent_membership = roster.membership
 
     def send_members_if_new(self) -> None:
-        """Send a heartbeat if the cloud, on this stream, has not heard of the present members."""
+        """Send a heartbeat if this stream has not yet carried the present members."""
         role = self._memory.role
         if role is not None and role.membership != self._sent_membership:
             self.send()
 
     def begin_stream(self) -> None:
-        """Forget what the stream before has carried."""
+        """Note that a new stream has started, which has not carried the members yet."""
         self._sent_membership = -1
 
     def roster(self) -> wire.Roster:

@@ -1,4 +1,7 @@
-"""Membership of a station's terminals: who joins, leaves, moves, is forgotten, or goes into quarantine."""
+"""Membership of a station's terminals: joining, leaving, moving, forgetting and quarantine.
+
+Every change waits until no round is open (it takes ``memory.turn``), and is on disk before the terminal hears of it.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ from rhfedmtl.roles.messages import Goodbye, Join, Leave
 
 
 class Membership:
-    """Changes the members of a station, each change in a turn of its own: never while a round is open.
+    """Changes the members of a station, never while a round is open.
 
-    `TerminalSessions` passes on the wishes of terminals, and `StationService` the commands of operators. Every change
-    is on disk before the terminal hears of it. It never asks terminals for numbers.
+    `TerminalSessions` passes on the requests of terminals to join or leave; `StationService` and `Transfers` pass on
+    the decisions of operators. It never asks terminals for numbers.
     """
 
     def __init__(
@@ -50,21 +53,21 @@ class Membership:
     # A station without members.
 
     def begin(self) -> None:
-        """Note that the station begins without members: its terminals may have much to bring."""
+        """Start without members, and wait a while for the terminals: they may bring duals of earlier rounds."""
         self.awaited = self._memory.allowed - set(self._memory.station.members)
         self._awaited_until = time.monotonic() + self._answer_s
 
     async def begin_again(self, reason: str) -> None:
-        """Compute U_b again from the terminals: all of them come back, and join with their duals."""
+        """Start a new epoch: cut off all terminals, which join again with their duals, so U_b is computed again."""
         async with self._memory.turn:
-            self._memory.begin_anew(reason)
+            self._memory.start_epoch(reason)
             self.begin()
             for session in list(self._attendance.acceptor.sessions.values()):
                 session.end("its station begins again")
         self._changed()
 
     def begin_again_soon(self, epoch: str, reason: str) -> None:
-        """Begin again when no round is open, unless another terminal has already caused it."""
+        """Start a new epoch when no round is open, unless another terminal has already caused it."""
 
         async def begin_again() -> None:
             if epoch == self._memory.epoch:
@@ -80,17 +83,17 @@ class Membership:
     # Joining and leaving.
 
     def refusal(self, terminal: int) -> str:
-        """Return the words for a terminal of another station."""
+        """Return the reason for refusing a terminal that does not belong to this station."""
         return (
             f"terminal {terminal} is no member of station {self._memory.task}, or none any more: it was forgotten, has "
             "left, or belongs elsewhere; an operator can let it come again with `rhfedmtl network invite`"
         )
 
     def join(self, session: PeerSession, join: Join) -> None:
-        """Check a join: a member takes its place again, a newcomer is let in as soon as no round is open."""
+        """Check a join. A member takes its place again; a newcomer is admitted as soon as no round is open."""
         member = self._memory.station.members.get(join.terminal)
         if member is None and join.terminal not in self._memory.allowed:
-            return session.end(self.refusal(join.terminal))  # no fault of its own: it has not heard of it yet
+            return session.end(self.refusal(join.terminal))  # no fault: it may not have heard of its exclusion yet
         with np.errstate(over="ignore"):
             norm = float(np.linalg.norm(join.share))
         if join.n_samples > self._limits.samples or norm > self._limits.norm * max(join.n_samples, 1):
@@ -104,7 +107,7 @@ class Membership:
             self.change(session, join)
 
     def change(self, session: PeerSession, wish: Join | Leave) -> None:
-        """Let a terminal in or out as soon as no round is open; of several wishes, the latest counts.
+        """Admit or release a terminal as soon as no round is open; of several requests, the latest counts.
 
         Until then it answers no question.
         """
@@ -127,7 +130,7 @@ class Membership:
                     goodbye = self._memory.station.roster.remove(wish)
                     self._memory.save()
                     self.part_from(goodbye, session)
-            except (PeerError, OSError) as error:  # a change that is not on disk is tried again with the next link
+            except (PeerError, OSError) as error:  # the terminal tries again with its next stream
                 self.heed_quarantine()
                 session.end(str(error))
 
@@ -135,7 +138,7 @@ class Membership:
         memory, terminal = self._memory, join.terminal
         member = memory.station.members.get(terminal)
         if memory.sealed and member is not None and member.applied_round and join.incarnation > member.incarnation:
-            # It begins with nothing, and the sum without it would tell its part.
+            # It starts with α = 0. Removing its old part would reveal that part, so the whole sum starts again.
             reason = f"terminal {terminal} has lost its part of a masked or noised sum"
             return self.begin_again_soon(memory.epoch, reason)
         memory.station.roster.admit(join)
@@ -149,7 +152,7 @@ class Membership:
         self._changed()
 
     def part_from(self, goodbye: Goodbye, session: PeerSession | None) -> None:
-        """Tell a terminal, if it is connected, that it is out, and where to go."""
+        """Send a terminal, if it is connected, its goodbye with its new station."""
         message, place = codec.to_wire(goodbye), self._memory.leaving.get(goodbye.terminal)
         moves = place is not None and place.station != NOWHERE
         if place is not None and moves:
@@ -160,7 +163,7 @@ class Membership:
         self._changed()
 
     def release_when_idle(self, terminal: int) -> None:
-        """Let a terminal go that should leave, as soon as no round is open."""
+        """Ask a terminal to leave, as soon as no round is open."""
 
         async def release() -> None:
             async with self._memory.turn:
@@ -171,7 +174,10 @@ class Membership:
         self._later(release())
 
     def let_stay_behind(self, terminal: int) -> None:
-        """Let a terminal go, in a turn, whose part stays in a noised sum: a member that no round asks any more."""
+        """Let a terminal go whose part stays in a noised sum; it remains a member that no round asks any more.
+
+        The caller holds the turn.
+        """
         if terminal not in self._memory.leaving and (member := self._memory.station.members.get(terminal)):
             self._memory.leaving[terminal] = wire.Place(station=NOWHERE)
             self._memory.save()
@@ -179,7 +185,7 @@ class Membership:
             self.part_from(Goodbye(terminal, member.incarnation), session)
 
     def forget(self, terminal: int) -> None:
-        """Take out, in a turn, the contribution of a terminal; if it is there after all, it must join again."""
+        """Remove a terminal and its share; if it is connected, it must join again. The caller holds the turn."""
         self._memory.station.roster.forget(terminal)
         self._memory.save()
         if (session := self._attendance.acceptor.sessions.get(terminal)) is not None:
@@ -189,7 +195,7 @@ class Membership:
     # Quarantine.
 
     def suspect_soon(self, terminal: int, reason: str) -> None:
-        """Put a terminal into quarantine, as soon as no round is open."""
+        """Put a terminal into quarantine as soon as no round is open."""
 
         async def suspect() -> None:
             async with self._memory.turn:
@@ -199,7 +205,7 @@ class Membership:
         self._later(suspect())
 
     def heed_quarantine(self) -> list[int]:
-        """Write down and cut off, in a turn, the terminals that went into quarantine since the last call."""
+        """Save and cut off the terminals that went into quarantine since the last call; the caller holds the turn."""
         reasons = self._memory.station.quarantined
         new = [t for t in reasons if t not in self._quarantined]
         self._quarantined = set(reasons)
@@ -212,10 +218,10 @@ class Membership:
             self._changed()
         return new
 
-    # Work that waits for a turn.
+    # Work that waits until no round is open.
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Go on reading, and do this work when its turn comes."""
+        """Run this work in the background, so the stream that caused it can go on."""
 
         def note_end(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)

@@ -1,4 +1,9 @@
-"""What a base station remembers over a restart: its role, what it was told, and the round that it had open."""
+"""Memory of a base station over restarts: `Memory` holds its role, its agreements, and the round it had open.
+
+The parts of the station read and change it, and call `Memory.save` before they send a message that depends on a change.
+The state lies in ``station.state``; ``round.state`` names the open round and its orders. With both, a station that was
+killed in a round either sends the same orders again or gives the round up.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +32,18 @@ from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.summed import SummingStation
 
 NOWHERE = 0xFFFFFFFF
-"""Station of a `Place` that is none: the terminal leaves the network."""
+"""Station number in a `Place` that means: the terminal leaves the network."""
 
 
 class Rounds(StrEnum):
-    """Where a station stands with its rounds."""
+    """State of a station with respect to its rounds."""
 
     UNTOLD = "untold"
-    """It has not heard from the cloud what is learned."""
+    """It has not received the job from the cloud."""
     IDLE = "idle"
     OPEN = "open"
     INTERRUPTED = "interrupted"
-    """It was killed in a round: the same orders may go out again, or the round is given up."""
+    """It was killed in a round. It may send the same orders again, or give the round up."""
 
 
 _ALWAYS = ("round", "roster", "transfer")
@@ -58,16 +63,31 @@ ROUNDS: Table[Rounds] = {
         "give up": Rounds.IDLE,
     },
 }
-"""Requests of the cloud, and what happens to a round. One that was interrupted is given up before a request that leads
-to ``idle``: only the round itself, and what needs no round, may come first."""
+"""Requests of the cloud, and events of a round. The station gives an interrupted round up before it carries out a request
+that leads to ``idle``. Only the round itself, and requests that are allowed at any time, may come before."""
 
 
 class Memory:
-    """State of a station. ``turn`` is held by whoever needs the role without an open round, or opens one.
+    """State of a station.
 
-    Where the file is damaged, or older than a crash of the machine, nothing of it is used: the station begins a new
-    ``epoch`` without members, and its terminals join again with what they know, so that U_b is made anew from them.
-    The same where a peer knows more of the station than it does itself: then it was put back from an old copy.
+    If the file is damaged, or may be older than a crash of the machine, nothing in it is used. The station starts a new
+    ``epoch`` without members. Its terminals join again with their duals, and U_b is computed again from their shares.
+    The same happens if a peer knows a later state of the station, which was then restored from an old copy.
+
+    Attributes
+    ----------
+    turn : asyncio.Lock
+        Held by code that opens a round, or that needs the role while no round is open.
+    role, job, agreed
+        The role and the job (None until the cloud has sent it), and the agreements of round zero.
+    last : RoundResult or None
+        Result of the last round, in case the cloud asks for it again.
+    allowed, revoked : set
+        Terminals that may join, and serial numbers of revoked certificates.
+    leaving : dict
+        Destination of each terminal that moves or leaves.
+    epoch : str
+        Random name of the life of this state; terminals of another epoch join again.
     """
 
     def __init__(self, config: StationConfig, log: Log, meters: Meters) -> None:
@@ -81,7 +101,7 @@ class Memory:
         self.job: wire.Job | None = None
         self.agreed = Agreement()
         self.certified: tuple[bytes, wire.StationSums] | None = None
-        """The last private certificate: for what, and what was told."""
+        """The last private certificate: digest of its request, and the sums that were sent."""
         self.last: wire.RoundResult | None = None
         self.allowed: set[int] = set()
         self.revoked: set[str] = set()
@@ -90,40 +110,40 @@ class Memory:
         self._interrupted: wire.OpenFile | None = None
         self.epoch = secrets.token_hex(8)
         self.from_disk = False
-        """Whether this process took it from its files, so that it may be an old copy."""
+        """True if the state was read from a file, which may be an old copy."""
         self._restore()
 
     @property
     def station(self) -> BaseStation:
-        """The role; there is none before the cloud has said what is learned."""
+        """The role; raises `NotReadyError` before the cloud has sent the job."""
         if self.role is None:
             raise NotReadyError(f"station {self.task} has not heard from the cloud yet: try again")
         return self.role
 
     @property
     def masked(self) -> SummingStation | None:
-        """The role of a station that sees sums over its terminals alone."""
+        """The role if the station sees only masked sums over its terminals, else None."""
         return self.role if isinstance(self.role, SummingStation) else None
 
     @property
     def sealed(self) -> bool:
-        """Whether no share of a terminal goes into the sum, or out of it, by itself."""
+        """True if no share of a single terminal may enter or leave the sum."""
         return self.role is not None and self.role.method.channel.sealed
 
-    def waiting(self, room: MaskRoom) -> frozenset[int]:
-        """Members of a masked sum who go next: of whom all that count together are to go to one place."""
+    def ready_to_leave(self, room: MaskRoom) -> frozenset[int]:
+        """Return the members of a masked sum that can leave now: their whole group goes to the same destination."""
         if self.role is None:
             return frozenset()
         to = {t: place.station for t, place in self.leaving.items() if t in self.role.members}
         return frozenset(t for t in to if all(to.get(n) == to[t] for n in room.group(t)))
 
-    def agree(self, given: Agreement) -> None:
-        """Take what holds from now on, and let the role heed it."""
-        _heed(self.station, given)
-        self.agreed = replace(self.agreed, **{name: part for name, part in vars(given).items() if part is not None})
+    def agree(self, news: Agreement) -> None:
+        """Take over agreements, and apply them to the role."""
+        _apply_agreements(self.station, news)
+        self.agreed = replace(self.agreed, **{name: part for name, part in vars(news).items() if part is not None})
 
     def begin(self, job: wire.Job) -> bool:
-        """Take the job from the cloud; it stays the same for the life of the network. False if it is known already."""
+        """Take the job from the cloud; return False if it has the job already. A network never changes its job."""
         if self.job is not None:
             if self.job != job:
                 raise PeerError("the network learns something else now: this station's state belongs to another job")
@@ -135,7 +155,7 @@ class Memory:
         return True
 
     def _new_role(self, job: wire.Job) -> BaseStation:
-        """A station without members. It counts from anywhere: no problem of another epoch has the same number."""
+        """Return a role without members. Its membership number starts at random, so it differs from earlier epochs."""
         method = method_of(job)
         matrix, shared = matrix_of(job, method)
         kind = SummingStation if method.channel.sums_only else BaseStation
@@ -143,17 +163,17 @@ class Memory:
         roster = role.roster
         roster.membership, roster.max_share_norm = secrets.randbits(40), self._limits.norm
         roster.max_weight = self._limits.weight
-        _heed(role, self.agreed)
+        _apply_agreements(role, self.agreed)
         return role
 
     @property
     def latest(self) -> int:
-        """The last round that terminals can know of."""
+        """Last round that terminals can know of, including a round that was interrupted."""
         opened = 0 if self._interrupted is None else self._interrupted.round
         return max(opened, 0 if self.role is None else self.role.round)
 
-    def begin_anew(self, reason: str) -> None:
-        """Forget the members, in a turn: what is known of them is older than what they know."""
+    def start_epoch(self, reason: str) -> None:
+        """Start a new epoch without members, because this state is older than theirs; the caller holds the turn."""
         assert self.job is not None
         before, self.role = self.station, self._new_role(self.job)
         self.role.roster.quarantined, anchor = before.quarantined, before.anchor
@@ -165,47 +185,47 @@ class Memory:
         self._log("begins anew", "error", reason=f"{reason}; terminals will join again", epoch=self.epoch)
 
     def save(self, *, fsync: bool | None = None) -> None:
-        """Write everything down; comes before any message that rests on it."""
+        """Write the state to disk. Call it before sending a message that depends on a change."""
         if self.role is None:
             return
         with self._meters.saves.time():
             self._file.write(self.record().SerializeToString(), fsync=fsync)
 
-    def note_open(self, number: int, asked: Mapping[int, int], ordered: Mapping[int, int]) -> None:
-        """Write down that a round is about to be opened, and who is given orders."""
-        note = wire.OpenFile(round=number, digest=self._digest(asked), ordered=dict(ordered))
+    def note_open(self, number: int, plan: Mapping[int, int], ordered: Mapping[int, int]) -> None:
+        """Save that a round is about to open, with its plan (H by terminal) and the orders that go out."""
+        note = wire.OpenFile(round=number, digest=self._digest(plan), ordered=dict(ordered))
         self._open_file.write(note.SerializeToString())
         self.rounds.on("open")
         self._interrupted = None
 
     def earlier_orders(self, number: int) -> dict[int, int]:
-        """Steps of the terminals that were given orders for this round before the station was killed."""
-        found = self._interrupted
-        return dict(found.ordered) if found is not None and found.round == number else {}
+        """Return H of the terminals that got orders for this round before the station was killed."""
+        opened = self._interrupted
+        return dict(opened.ordered) if opened is not None and opened.round == number else {}
 
-    def may_reopen(self, number: int, asked: Mapping[int, int]) -> bool:
-        """Whether this round was not open before, or would be the same to the bit: then orders may go out again."""
-        found = self._interrupted
-        return found is None or found.round != number or found.digest == self._digest(asked)
+    def may_reopen(self, number: int, plan: Mapping[int, int]) -> bool:
+        """Return True if this round was not interrupted, or if its orders would be equal to the bit."""
+        opened = self._interrupted
+        return opened is None or opened.round != number or opened.digest == self._digest(plan)
 
     def give_up_round(self) -> None:
-        """Close the round that was open when the station was killed, with nothing merged: its updates are late."""
-        found, self._interrupted = self._interrupted, None
+        """Close the interrupted round without merging anything: its updates count as late."""
+        opened, self._interrupted = self._interrupted, None
         self.rounds.on("give up")
-        if found is not None and found.round > self.station.round:
-            self.station.open_round(found.round, {})
+        if opened is not None and opened.round > self.station.round:
+            self.station.open_round(opened.round, {})
             self.station.close_round()
             self.last = None
             self.save()
 
     def seat(self, terminal: int) -> Member | None:
-        """What is known of a terminal, member or gone."""
+        """Return the record of a present or former member; None for a stranger."""
         if self.role is None:
             return None
         return self.role.members.get(terminal) or self.role.state.departed.get(terminal)
 
     def _digest(self, steps: Mapping[int, int]) -> bytes:
-        """Of all that an order rests on."""
+        """Return a digest of all values that the orders of a round depend on."""
         role = self.station
         digest = hashlib.sha256(role.U.tobytes())
         if role.anchor is not None:
@@ -216,7 +236,7 @@ class Memory:
         return digest.digest()
 
     def record(self) -> wire.StationFile:
-        """All that is written down."""
+        """Return the content of the state file."""
         state = self.station.state
         seats = [(t, m, False) for t, m in state.members.items()] + [(t, m, True) for t, m in state.departed.items()]
         record: wire.StationFile = codec.to_wire(
@@ -264,25 +284,25 @@ class Memory:
         self.last = record.last if record.HasField("last") else None
         self.leaving = dict(record.leaving.items())
         members, departed = (
-            {each.terminal: codec.from_wire(Member, each) for each in record.members if each.departed is gone}
-            for gone in (False, True)
+            {seat.terminal: codec.from_wire(Member, seat) for seat in record.members if seat.departed is departed}
+            for departed in (False, True)
         )
         barred = dict(record.quarantined)
-        if math.isinf(record.anchor.lam):  # as protocol 3 asked for a gradient
+        if math.isinf(record.anchor.lam):  # protocol 3 requested a gradient in this way
             record.anchor.work, record.anchor.lam = wire.GRADIENT, 1.0
         self.station.restore(
             codec.from_wire(StationState, record, members=members, departed=departed, quarantined=barred)
         )
         if self.agreed.scaling is not None:
             self.station.roster.scaled(self.agreed.scaling)
-        found = wire.OpenFile.FromString(opened) if opened is not None else None
-        if found is not None and found.round > self.station.round:
-            self._interrupted = found
+        open_round = wire.OpenFile.FromString(opened) if opened is not None else None
+        if open_round is not None and open_round.round > self.station.round:
+            self._interrupted = open_round
             self.rounds.on("restart")
 
 
-def _heed(role: BaseStation, agreed: Agreement) -> None:
-    """Let a role know what was agreed on, of which levels of labels are the terminals' alone."""
+def _apply_agreements(role: BaseStation, agreed: Agreement) -> None:
+    """Apply scaling and noise to a role. Centring concerns only the terminals."""
     if agreed.scaling is not None:
         role.roster.scaled(agreed.scaling)
     if agreed.noising is not None:

@@ -1,4 +1,23 @@
-"""Questions of a station to its terminals: orders, probes and others, and the answers that come in time."""
+"""Questions of a station to its terminals: `Questions` sends them and collects the answers that arrive in time.
+
+A question is a message to each of several terminals that needs an answer: orders, probes, requests of round zero.
+Rounds, certificates and round zero call `Questions.ask`; `TerminalSessions` passes every answer to `Questions.take`.
+
+Theory of operation. At most a single question is open at any time.
+
+1. `ask` sends the messages and then waits for news. Terminals that are joining or leaving are not asked.
+2. `take` accepts an answer if the open question waits for this terminal and this kind of message, and if ``fits``
+   accepts its content. Any other answer changes nothing, so late and repeated answers are harmless.
+3. If a terminal reconnects while the question is open, `repeat` sends its message again, up to `MOST_SENT` times in
+   all. This needs the same incarnation; a newcomer has nothing to answer with. Masked questions are never repeated,
+   because their keys belong to a stream.
+4. `ask` returns when all terminals have answered or are lost (they left, declined or changed), or when the time is up.
+   If no awaited terminal is connected, it waits only for the short time that a reconnect needs.
+5. A connected terminal that did not answer counts as silent: it is not present until its next message.
+
+Separately, `note_probe` counts missed probes. After `MISSED_PROBES` in a row, certificates go on without the terminal.
+A late answer shows that it works, so the next certificate waits for it again.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +35,15 @@ from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.messages import Probe, WorkOrder
 
 MOST_SENT = 2
-"""A terminal gets a question at most so often: again only if its link broke, which bounds the bytes."""
+"""Send a question to a terminal at most so often (again only if the link broke). This bounds the bytes of a round."""
 MISSED_PROBES = 2
-"""After so many probes in a row without an answer, certificates count the rows of a terminal at their worst."""
+"""After so many unanswered probes in a row, certificates count the rows of a terminal with their worst-case loss."""
 WORK = ("update", "masked")
 """Answers to an order."""
 
 
 class Arrival(NamedTuple):
-    """An answer: its content, its bytes, and the seconds of work that the terminal reports."""
+    """An answer of a terminal: content, bytes, and the seconds of work that the terminal reports."""
 
     content: Any
     n_bytes: int
@@ -32,11 +51,23 @@ class Arrival(NamedTuple):
 
 
 Sent = wire.TerminalDown | WorkOrder | Probe
-"""A message with a question. Orders and probes share their models, and get their form when they are sent."""
+"""A message with a question. Orders and probes share their models, so they are encoded only when sent."""
 
 
 class Question:
-    """Messages to terminals and their answers so far. ``again``: a terminal that reconnects gets its message again."""
+    """Messages to terminals, and their answers so far.
+
+    Parameters
+    ----------
+    answer : str
+        Kind of message that answers the question.
+    messages : mapping
+        The message to each terminal.
+    fits : callable
+        Returns True for an acceptable answer; may raise `PeerError` for an answer that no honest terminal sends.
+    again : bool
+        Send the message again to a terminal that reconnects.
+    """
 
     def __init__(
         self, answer: str, messages: Mapping[int, Sent], fits: Callable[[Any], bool], *, again: bool = True
@@ -50,7 +81,7 @@ class Question:
         self.began = time.monotonic()
 
     def n_bytes(self, terminal: int) -> tuple[int, int]:
-        """Return the bytes to a terminal, and of its answer, with frames."""
+        """Return the bytes sent to a terminal, and the bytes of its answer, with frames."""
         arrival = self.arrived.get(terminal)
         return self.down.get(terminal, 0), 0 if arrival is None else framed(arrival.n_bytes)
 
@@ -66,17 +97,16 @@ class Question:
 
 
 class Questions:
-    """Asks the terminals of a station a question at a time, and collects the answers that fit it.
+    """Asks the terminals of a station, and collects the answers. A single question is open at a time.
 
-    Rounds, certificates and round zero call `ask`; `TerminalSessions` passes answers to `take`. An answer that is late,
-    or that no question asked for, changes nothing. It never computes with an answer, and never changes the members.
+    It never computes with an answer, and never changes the members.
     """
 
     def __init__(self, memory: Memory, attendance: Attendance, log: Log) -> None:
         self._memory, self._attendance, self._log = memory, attendance, log
         self._question: Question | None = None
         self.n_bytes = 0
-        """Of all questions so far and their answers, with frames."""
+        """Bytes of all questions so far and of their answers, with frames."""
         self.declined: dict[int, wire.Declined] = {}
         """The last order that each site declined, until it works again or reconnects."""
         self._missed: Counter[int] = Counter()
@@ -90,9 +120,9 @@ class Questions:
         *,
         again: bool = True,
     ) -> Question:
-        """Send to each terminal its message and collect answers of kind ``answer``, until all are there or time is up.
+        """Send each terminal its message, and collect answers until all have arrived or ``seconds`` have passed.
 
-        It waits only a little for terminals that are not connected, and not at all for terminals that join or leave.
+        See `Question` for the other parameters. The answers are in ``arrived`` of the question that it returns.
         """
         attendance, sessions = self._attendance, self._attendance.acceptor.sessions
         question = Question(answer, messages, fits, again=again)
@@ -129,12 +159,12 @@ class Questions:
         return bool(n_bytes)
 
     def waits_for(self, terminal: int, *answers: str) -> bool:
-        """Return True if the present question, about these ``answers`` if given, waits for a terminal."""
+        """Return True if the open question waits for a terminal; with ``answers``, for an answer of these kinds."""
         question = self._question
         return question is not None and terminal in question.missing and (not answers or question.answer in answers)
 
     def take(self, terminal: int, name: str, arrival: Arrival) -> None:
-        """Take an answer to the present question; every other answer changes nothing."""
+        """Take an answer to the open question; ignore every other answer."""
         question = self._question
         if name == "sums" and self._missed[terminal] >= MISSED_PROBES:  # a late answer: ask again
             self._missed[terminal] = MISSED_PROBES - 1
@@ -146,7 +176,7 @@ class Questions:
         self._attendance.news.set()
 
     def take_refusal(self, terminal: int, arrival: Arrival) -> bool:
-        """Take a declined order for an answer; False if the present question is no order to this terminal."""
+        """Count a declined order as an answer; return False if the open question is no order to this terminal."""
         if self._question is None or not self.waits_for(terminal, *WORK):
             return False
         self._question.take(terminal, arrival)
@@ -154,7 +184,7 @@ class Questions:
         return True
 
     def declines(self, terminal: int, steps: int) -> bool:
-        """Return True if the site of a terminal has declined as many steps, and has not allowed them since."""
+        """Return True if the site of a terminal has declined so many steps and has not allowed them since."""
         return terminal in self.declined and self.declined[terminal].local_steps == steps
 
     def lose(self, terminal: int) -> None:
@@ -164,12 +194,12 @@ class Questions:
             self._attendance.news.set()
 
     def note_end(self, terminal: int) -> None:
-        """Stop waiting if a stream has ended, and the question is not for its next stream."""
+        """Stop waiting for a terminal whose stream has ended, unless the question goes to its next stream again."""
         if self._question is not None and not self._question.again:
             self.lose(terminal)
 
     def repeat(self, terminal: int) -> None:
-        """Ask a terminal again that has reconnected; a newcomer is lost, as is a terminal with enough repeats."""
+        """Ask a terminal again after it has reconnected. A newcomer is lost, as is a terminal at the limit."""
         question, member = self._question, self._memory.station.members.get(terminal)
         if question is None or terminal not in question.missing:
             return
@@ -177,10 +207,10 @@ class Questions:
         if not (same and question.again and self._send(question, terminal)):
             question.lost.add(terminal)
 
-    # Terminals that leave probes unanswered.
+    # Terminals that miss probes.
 
     def absent(self) -> list[int]:
-        """Return the members that missed so many probes that certificates go on without them."""
+        """Return the members that missed `MISSED_PROBES` probes in a row: certificates go on without them."""
         return [t for t in sorted(self._memory.station.members) if self._missed[t] >= MISSED_PROBES]
 
     def note_probe(self, arrived: Iterable[int], missing: Iterable[int]) -> None:

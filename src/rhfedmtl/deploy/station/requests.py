@@ -1,4 +1,8 @@
-"""Requests of the cloud to a station: carried out in the order in which they come, each of them once."""
+"""Requests of the cloud to a station: `Requests` carries them out in order, each exactly once.
+
+`StationService` puts requests in and runs `Requests.work`. To add a request, add it to ``Request`` in ``wire.proto``,
+to `Requests.handlers`, and to the table `rhfedmtl.deploy.station.memory.ROUNDS`, which says when it may come.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +29,15 @@ from rhfedmtl.errors import PeerError, RHFedMTLError
 from rhfedmtl.roles.messages import Anchor
 
 ANSWERS = 16
-"""Answers that are kept for requests that come again."""
+"""Answers to keep for repeated requests."""
 WAITING = 64
-"""Requests that may wait."""
+"""Requests that may wait at the same time."""
 
 
 class Requests:
-    """The queue of requests to one station, and the table of the parts that carry them out.
+    """Queue of requests to a station, and table of the functions that carry them out.
 
-    `StationService` puts requests in and runs `work`. A request that comes again gets the answer it had. A request that
-    fails is answered with the reason, and the station goes on. It never begins anything that the cloud did not ask for.
+    A repeated request gets its first answer. A request that fails is answered with the reason, and the station goes on.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class Requests:
         self._queue: asyncio.Queue[wire.Request] = asyncio.Queue(WAITING)
         self._open: set[int] = set()  # requests that wait, or are being worked on
         self._answered: OrderedDict[int, bytes] = OrderedDict()
-        self._failed: dict[str, str] = {}  # why requests of a kind failed the last time
+        self._failed: dict[str, str] = {}  # reason of the latest failure, by kind of request
         self.trials = Trials(config, memory, members)
         round_zero = RoundZero(config, memory, members)
         self.handlers: Mapping[str, Callable[[Any, wire.Answer], Awaitable[None]]] = {
@@ -71,7 +74,7 @@ class Requests:
         }
 
     async def put(self, request: wire.Request) -> None:
-        """Queue a request; if it comes again, answer it again, or let it be worked on."""
+        """Queue a request. If it is a repeat, send its answer again, or let the first copy finish."""
         if (answer := self._answered.get(request.id)) is not None:
             self.send(wire.Answer.FromString(answer))
         elif request.id not in self._open:
@@ -83,7 +86,7 @@ class Requests:
     async def work(self) -> None:
         """Carry out requests in the order in which they came.
 
-        A disk that cannot be written to ends the station: no node may hear of a change that is not on disk.
+        An error of the disk ends the station, because no node may hear of a change that is not on disk.
         """
         while True:
             request = await self._queue.get()
@@ -95,7 +98,7 @@ class Requests:
             self.send(answer)
 
     def send(self, answer: wire.Answer) -> None:
-        """Answer the cloud, once it knows the members: it holds numbers of samples against them."""
+        """Send an answer to the cloud, after the present members: the cloud checks numbers of samples against them."""
         self._heartbeat.send_members_if_new()
         self._link.send(answer=answer)
 
@@ -113,7 +116,7 @@ class Requests:
             await self.handlers[name](content, answer)
             if self._failed.pop(kind, "") and not self._failed:
                 self._log.over("request failed")
-        except IdleError as error:  # the cloud writes it to its log
+        except IdleError as error:  # not logged here: the cloud logs it
             answer.trouble, answer.away = str(error), True
         except (RHFedMTLError, ValueError, TypeError, ArithmeticError) as error:
             answer.trouble = str(error) or type(error).__name__

@@ -1,4 +1,8 @@
-"""Round zero at a station: what its members tell of their rows, and what all agree on before the first round."""
+"""Round zero at a station: sums over rows and labels of its members, and agreements before the first round.
+
+`Requests` calls `RoundZero`. The members report moments of their features and sums over their labels, in the clear or
+under masks. From the sums of all stations, the cloud derives scaling, centring and noise, and `agree` passes them on.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import numpy as np
 
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.job import Agreement
-from rhfedmtl.deploy.station.masked import hold
+from rhfedmtl.deploy.station.masked import sum_under_masks
 from rhfedmtl.deploy.station.memory import Memory
 from rhfedmtl.deploy.station.terminal_sessions import TerminalSessions
 from rhfedmtl.deploy.wire import codec
@@ -21,7 +25,7 @@ from rhfedmtl.roles.summed import SummingStation, SumRequest
 
 
 class RoundZero:
-    """Round zero of one station."""
+    """Round zero of a station."""
 
     def __init__(self, config: StationConfig, memory: Memory, members: TerminalSessions) -> None:
         self._memory, self._members, self._answer_s = memory, members, config.waits.answer
@@ -67,35 +71,35 @@ class RoundZero:
             memory.save()
         message, present = wire.TerminalDown(**body), attendance.present()
         for t in attendance.acceptor.sessions.keys() - set(present):
-            attendance.tell(t, **body)  # it was greeted before the agreement, and is about to join
+            attendance.tell(t, **body)  # greeted before the agreement, and about to join
         await self._members.questions.ask(done, dict.fromkeys(present, message), self._answer_s)
         answer.done.SetInParent()
 
     async def _reports(
         self, kind: str, message: wire.TerminalDown, fits: Callable[[Any], bool] = lambda _: True
     ) -> dict[int, Any]:
-        """Return the reports of the present members about their rows."""
+        """Ask the present members about their rows; return their reports by terminal."""
         present = await self._members.attendance.gather(self._memory.station.members)
         messages = dict.fromkeys(present, message)
         question = await self._members.questions.ask(kind, messages, self._answer_s, fits)
         if not question.arrived:
-            raise PeerError(f"no terminal of station {self._memory.task} told its {kind}")
+            raise PeerError(f"no terminal of station {self._memory.task} sent its {kind}")
         return {t: arrival.content for t, arrival in question.arrived.items()}
 
     async def _masked(self, role: SummingStation, *, labels: bool) -> Spreads:
-        """Means and spreads of rows, or of labels, of all members, from two sums."""
+        """Return means and spreads of rows, or of labels, over all members, from two masked sums."""
         weight, mean = common(await self._masked_sum(role, RowProbe(labels, np.empty(0))))
         return Spreads(weight, mean, await self._masked_sum(role, RowProbe(labels, mean)))
 
-    async def _masked_sum(self, role: SummingStation, asked: RowProbe) -> Vector:
-        """One of the two: over all members, as later sums are."""
+    async def _masked_sum(self, role: SummingStation, probe: RowProbe) -> Vector:
+        """Return a masked sum over all members; raise `PeerError` if a member is missing."""
         await self._members.attendance.gather(role.members)
-        width = 1 if asked.labels or self._memory.job is None else self._memory.job.features
-        length = WIDE * (width if asked.about.size else 1 + width)
+        width = 1 if probe.labels or self._memory.job is None else self._memory.job.features
+        length = WIDE * (width if probe.about.size else 1 + width)
         async with self._memory.turn:
-            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
-            held = await hold(self._members, orders, length, self._answer_s, whole=True)
-            if held.words is None:
-                missing = ", ".join(str(t) for t in sorted(role.members.keys() - held.arrived)[:20])
+            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), probe)
+            summed = await sum_under_masks(self._members, orders, length, self._answer_s, require_all=True)
+            if summed.words is None:
+                missing = ", ".join(str(t) for t in sorted(role.members.keys() - summed.arrived)[:20])
                 raise PeerError(f"no masked sum of the rows of station {self._memory.task}: terminals {missing}")
-            return role.row_sums(asked, held.words)
+            return role.row_sums(probe, summed.words)

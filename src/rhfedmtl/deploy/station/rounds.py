@@ -1,4 +1,8 @@
-"""Rounds of a station: orders go down, updates come up and are merged, once for each round that the cloud asks for."""
+"""Rounds of a station (BS iterations): orders go down to the terminals, updates come up and are merged.
+
+`Requests` calls `StationRounds.hold` for each round that the cloud requests. The result goes to the cloud with the
+effort of each terminal: steps, seconds and bytes, which the cloud charges to its budget.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rhfedmtl.deploy.node.log import Log, Meters
-from rhfedmtl.deploy.station.masked import hold
+from rhfedmtl.deploy.station.masked import sum_under_masks
 from rhfedmtl.deploy.station.memory import Memory
 from rhfedmtl.deploy.station.questions import Question
 from rhfedmtl.deploy.station.terminal_sessions import TerminalSessions
@@ -21,21 +25,21 @@ from rhfedmtl.roles.summed import SumRequest
 
 
 class IdleError(PeerError):
-    """A round could not be held, and no order of it went out: it costs nothing."""
+    """The round cannot be held, and no order of it was sent, so it costs nothing."""
 
 
 class StationRounds:
-    """Holds the rounds of a station, also a round that a kill has interrupted.
+    """Holds the rounds of a station, including a round that was interrupted when the process was killed.
 
-    `Requests` calls it. Orders are on disk before they go out, and the result before the cloud hears of it, so a round
-    that the cloud asks for again is answered again and not held twice. It never decides H and never talks to the cloud.
+    Orders are on disk before they are sent, and the result is on disk before the cloud gets it. If the cloud repeats a
+    round, the station repeats the result and does not hold the round twice. It never chooses H: the cloud does.
     """
 
     def __init__(self, memory: Memory, members: TerminalSessions, log: Log, meters: Meters) -> None:
         self._memory, self._members, self._log, self._meters = memory, members, log, meters
 
     async def hold(self, content: wire.RoundRequest, answer: wire.Answer) -> None:
-        """Hold a round, or repeat the last result."""
+        """Hold a round, or repeat the result if the cloud asks for the last round again."""
         began, memory = time.perf_counter(), self._memory
         if memory.last is not None and memory.last.round == content.round == memory.station.round:
             answer.round.CopyFrom(memory.last)
@@ -99,7 +103,7 @@ class StationRounds:
             raise IdleError(f"the sites of all terminals of station {task} that are there decline")
 
     async def _collect(self, content: wire.RoundRequest, steps: dict[int, int]) -> wire.RoundResult:
-        """Send the orders, wait for the updates, and merge them; of a masked sum nothing but the sum is seen."""
+        """Send the orders, wait for the updates, and merge them. Under masks, the station sees only the sum."""
         role, summing = self._memory.station, self._memory.masked
         orders, merged = role.open_round(content.round, steps), None
         if summing is None:
@@ -111,16 +115,16 @@ class StationRounds:
             return _result(merged, steps, [question])
         try:
             requests: dict[int, SumRequest] = {order.terminal: order for order in orders}
-            summed = await hold(self._members, requests, summing.update_words, content.deadline)
+            summed = await sum_under_masks(self._members, requests, summing.update_words, content.deadline)
             try:
                 merged = None if summed.words is None else summing.close_sum(summed.arrived, summed.words)
             except PeerError as error:  # no single terminal can be blamed
                 self._log("round void", "error", round=role.round, reason=str(error))
         finally:
             merged = merged or summing.close_void()
-        if summed.told is None:  # no order went out
+        if summed.question is None:  # no order went out
             return _result(merged, {}, [])
-        return _result(merged, {o.terminal: o.local_steps for o in orders}, [summed.told, *summed.others])
+        return _result(merged, {o.terminal: o.local_steps for o in orders}, [summed.question, *summed.extra_questions])
 
 
 def _result(merged: Merged, steps: Mapping[int, int], questions: list[Question]) -> wire.RoundResult:

@@ -1,6 +1,19 @@
-"""The process of a base station: serves its terminals, and does what the cloud asks, one request after the other.
+"""The process of a base station: `StationService` connects its terminals, its role and the cloud.
 
-The role decides; this service carries messages, and writes the role's state down before anybody is told of it.
+`serve` runs it. The role (`rhfedmtl.roles.station`) computes and decides; the service moves messages, and saves the
+state of the role before another node hears of a change.
+
+Theory of operation. Four activities run at the same time:
+
+1. Terminals attach to the gRPC server. `TerminalSessions` greets them and checks every message. Wishes to join or leave
+   go to `Membership`, and answers go to the present question of `Questions`.
+2. `Uplink` keeps the stream to the cloud. The welcome brings the job; requests go into the queue of `Requests`.
+3. `Requests.work` carries out a request at a time: a round, a certificate, a step of round zero, a transfer.
+4. `Heartbeat` tells the cloud every second, and after each change, who the members are.
+
+The lock ``memory.turn`` orders them. A round holds it from its orders to its merge, and every change of the members
+takes it too, so the members never change within a round. After a restart, `Memory` restores role and open round. If its
+file is damaged or old, the station starts a new epoch without members, and its terminals join again with their duals.
 """
 
 from __future__ import annotations
@@ -31,10 +44,14 @@ MESSAGE_BYTES = 1 << 26
 
 
 class StationService:
-    """The process of one base station: its server for terminals, its link to the cloud, and the tasks in between.
+    """The process of a base station: its server for terminals, its link to the cloud, and the tasks in between.
 
-    `serve` runs it. `TerminalSessions` takes the messages of terminals, `Requests` carries out requests of the cloud,
-    `Heartbeat` reports, and `Memory` remembers. The service never holds a round by itself.
+    Parameters
+    ----------
+    config : StationConfig
+        Configuration of the station.
+    log, meters : Log, Meters
+        Log and metrics of the process.
     """
 
     def __init__(self, config: StationConfig, log: Log, meters: Meters) -> None:
@@ -68,8 +85,8 @@ class StationService:
     async def run(self) -> None:
         """Serve until `close`."""
         job, limits = self.memory.job, self.config.limits
-        unknown = limits.message_bytes or MESSAGE_BYTES
-        largest = unknown if job is None else jobs.message_limit(job, method_of(job), limits)
+        default = limits.message_bytes or MESSAGE_BYTES
+        largest = default if job is None else jobs.message_limit(job, method_of(job), limits)
         self._server = aio.server(options=server_options(limits.connections, largest, self.config.waits.link))
         self._server.add_generic_rpc_handlers((self.members.handler(),))
         await listen(self._server, self.config.node.listen, self._credentials.server(), self._log)
@@ -89,7 +106,7 @@ class StationService:
             raise errors[0]
 
     async def close(self) -> None:
-        """Drain: finish the present request, tell the terminals, write everything to disk."""
+        """Drain: finish the present request, send a drain to the terminals, save the state."""
         attendance = self.members.attendance
         async with self.memory.turn:
             for task in self._tasks[1:]:
@@ -102,7 +119,7 @@ class StationService:
             await self._server.stop(0.5)
 
     def renew(self) -> None:
-        """Connect again if the credentials have changed; the server takes new ones without help."""
+        """Reconnect if the credentials have changed; the server loads new credentials without help."""
         self.link.renew()
         self.members.attendance.acceptor.end_expired()
 
@@ -127,11 +144,11 @@ class StationService:
             await membership.begin_again("the cloud knows a later round: this state was put back from an old copy")
         elif begins:
             membership.begin()
-        if welcome.HasField("anchor"):  # a station that lost its memory need not wait for the next server iteration
+        if welcome.HasField("anchor"):  # so a station that lost its memory need not wait for the next server iteration
             await self.requests.assign(welcome.anchor, wire.Answer())
 
     async def heed_access(self, access: wire.Access) -> None:
-        """Write down which terminals may join and which certificates are revoked, and act on it."""
+        """Save which terminals may join and which certificates are revoked, and apply it."""
         memory = self.memory
         memory.allowed, memory.revoked = set(access.allowed), set(access.revoked)
         self.members.heed_access()
@@ -145,7 +162,7 @@ class StationService:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             async with memory.turn:
-                may = memory.role is not None and not memory.sealed  # a part of such a sum stays in it
-                for t in self.members.attendance.long_silent(seconds) if may else ():
+                may_forget = memory.role is not None and not memory.sealed  # the share stays in a sealed sum
+                for t in self.members.attendance.long_silent(seconds) if may_forget else ():
                     self._log("forgotten", "warning", peer=f"terminal {t}", reason=f"silent for {seconds:g} s")
                     self.members.membership.forget(t)

@@ -1,4 +1,20 @@
-"""Streams of a station's terminals: the greeting, and the messages that follow, each checked and passed on."""
+"""Streams of a station's terminals: `TerminalSessions` answers greetings, and checks and passes on all later messages.
+
+The acceptor of `Attendance` calls it for each stream. It never sends a question, and never changes the members itself.
+
+Theory of operation. `greet` answers a hello:
+
+- Refuse a terminal that is not allowed here, or is in quarantine.
+- The terminal knows a later round than this station. If the station was restored from disk, the file was an old copy:
+  start a new epoch. Otherwise the claim cannot be true, and the terminal goes into quarantine.
+- A member is welcomed with its agreements. Right after, `_catch_up` sends it the open question again.
+- A terminal that has moved gets its new place, in case it missed the goodbye.
+- For any other terminal, the welcome says which of its last updates were merged (the verdict). It then joins.
+
+`receive` decodes a message and checks that the sender speaks only for itself. Numbers that are not finite lead to
+quarantine if the station was waiting for them. Joins and leaves go to `Membership`, keys and deals to the masked sums,
+answers to `Questions`.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +38,22 @@ from rhfedmtl.roles.messages import Join, Leave, Verdict
 from rhfedmtl.roles.secure.masking import Deal, Key
 
 REASON_LENGTH = 200
-"""Characters of a terminal's own words that are passed on."""
+"""Characters of a reason from a terminal that the station passes on."""
 
 
 class TerminalSessions:
-    """Takes every message of the terminals of one station: they speak for themselves, and say only what can be true.
+    """Takes every message of the terminals of a station.
 
-    The acceptor of `Attendance` calls it for each stream. It passes answers to `Questions`, and wishes to join or leave
-    to `Membership`. It never sends a question, and never changes the members.
+    Parameters
+    ----------
+    config : StationConfig
+        Configuration of the station.
+    memory : Memory
+        State of the station.
+    changed : callable
+        Called after a change of the members.
+    log, meters : Log, Meters
+        Log and metrics of the process.
     """
 
     def __init__(
@@ -45,7 +69,7 @@ class TerminalSessions:
         return self.attendance.acceptor.handler(self.greet, self.receive, self.on_gone)
 
     def heed_access(self) -> None:
-        """Cut off terminals whose certificate is revoked; a wait for terminals looks again which may still come."""
+        """Cut off terminals with a revoked certificate, and wake up the waits, which may now be shorter."""
         self.attendance.acceptor.revoke(self._memory.revoked)
         self.attendance.news.set()
 
@@ -61,15 +85,15 @@ class TerminalSessions:
                 f"terminal {t} is in quarantine: it told {role.quarantined[t]}. An operator can let it in again with "
                 "`rhfedmtl network readmit`"
             )
-        # A round, or an order to a membership, that this station never wrote down?
+        # Does the terminal know a round, or an order to an incarnation, that is not in this state?
         ahead_of_us = hello.round > memory.latest or (hello.pending_round > 0 and hello.incarnation > incarnation)
         if hello.epoch == memory.epoch and ahead_of_us:
-            reason = f"terminal {t} has worked in round {hello.round}, this state knows none after {memory.latest}"
-            if not memory.from_disk:  # no terminal can have seen more of it
+            reason = f"terminal {t} has worked in round {hello.round}, but this state ends at round {memory.latest}"
+            if not memory.from_disk:  # this state is the only copy, so the claim is false
                 self.membership.suspect_soon(t, f"of round {hello.round}, where {memory.latest} is the last")
                 raise PeerError(f"{reason}: there was none")
             self.membership.begin_again_soon(hello.epoch, f"{reason}: it was put back from an old copy")
-            raise NotReadyError(f"station {memory.task} was put back from an old copy and begins anew: try again")
+            raise NotReadyError(f"station {memory.task} was put back from an old copy and starts again: try again")
         session.incarnation = hello.incarnation if hello.epoch == memory.epoch else 0
         welcome = wire.Welcome(protocol=codec.PROTOCOL, epoch=memory.epoch, job=memory.job, incarnation=incarnation)
         self.attendance.note_greeting(t)
@@ -79,13 +103,13 @@ class TerminalSessions:
         if t in role.members and not behind:
             asyncio.get_running_loop().call_soon(self._catch_up, session)
         elif t not in memory.allowed and (memory.leaving[t].station != NOWHERE or memory.sealed):
-            welcome.place.CopyFrom(memory.leaving[t])  # it went there, and may have forgotten, or missed the goodbye
+            welcome.place.CopyFrom(memory.leaving[t])  # it has moved, and may have missed the goodbye
         else:
             welcome.verdict.CopyFrom(codec.to_wire(seat.verdict(role.round) if seat else Verdict()))
         return welcome
 
     def _catch_up(self, session: PeerSession) -> None:
-        """Send a terminal that has reconnected the messages it missed."""
+        """Send a reconnected member the messages that it missed."""
         t = session.number
         if self.attendance.acceptor.sessions.get(t) is not session:
             return
@@ -95,7 +119,7 @@ class TerminalSessions:
             self.membership.release_when_idle(t)
 
     async def receive(self, session: PeerSession, data: bytes) -> None:
-        """Check a message of a terminal, and pass it on."""
+        """Check a message of a terminal and pass it on."""
         name, content, message = session.read(data)
         t = session.number
         self.attendance.silent.discard(t)
@@ -130,11 +154,11 @@ class TerminalSessions:
             self.questions.take(t, name, Arrival(read, len(data), max(0.0, seconds)))
 
     def _take_declined(self, t: int, arrival: Arrival) -> None:
-        """Go on without a terminal whose site does not allow a request; the cloud hears of it."""
+        """Go on without a terminal whose site declines a request, and report this to the cloud."""
         questions, refusal = self.questions, arrival.content
         if not refusal.reason:
             questions.declined.pop(t, None)
-        elif not refusal.round and questions.waits_for(t):  # it keeps its part of a sum to itself
+        elif not refusal.round and questions.waits_for(t):  # it declines to send its part of a masked sum
             questions.lose(t)
         elif not refusal.round:
             self.membership.awaited.discard(t)
@@ -156,11 +180,11 @@ class TerminalSessions:
 
 
 def checked_tally(tally: wire.Tally) -> wire.Tally:
-    """Return the counts of a model on test rows, or refuse counts that cannot be."""
+    """Return the counts of a model on test rows; refuse impossible counts."""
     codec.finite(tally.squares, "squared errors")
     counts = codec.array(tally.counts, "counts")
     if counts.ndim != 2 or (counts < 0.0).any() or counts.sum() > tally.rows or tally.squares < 0.0:
-        raise PeerError("a tally that cannot be")
+        raise PeerError("a tally with impossible counts")
     return tally
 
 
@@ -169,4 +193,4 @@ def _declined(refusal: wire.Declined) -> wire.Declined:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {"tally": checked_tally, "declined": _declined}
-"""Readers of messages that are no messages of the roles."""
+"""Readers of messages that the roles do not know."""

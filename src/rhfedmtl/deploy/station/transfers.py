@@ -1,4 +1,7 @@
-"""Transfers that the cloud commands: a station lets terminals go elsewhere, forgets them, or takes them back."""
+"""Transfers: a station lets a terminal move or leave, forgets it, or readmits it after quarantine.
+
+`Requests` calls `Transfers.answer` for a command of an operator, or for an owner who withdraws a terminal.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from rhfedmtl.deploy.node.config import StationConfig
 from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.station.heartbeat import Heartbeat
-from rhfedmtl.deploy.station.masked import hold
+from rhfedmtl.deploy.station.masked import sum_under_masks
 from rhfedmtl.deploy.station.memory import NOWHERE, Memory
 from rhfedmtl.deploy.station.terminal_sessions import TerminalSessions
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -16,10 +19,10 @@ from rhfedmtl.roles.summed import SummingStation, SumRequest
 
 
 class Transfers:
-    """Carries out what operators decide about single terminals, and the owners who withdraw theirs.
+    """Carries out decisions of operators and owners about single terminals.
 
-    `Requests` calls it. In the clear a terminal leaves alone; from a masked sum it leaves with its whole group, after
-    the members that stay have told their sum. It never asks a terminal that leaves for its share under masks.
+    In the clear, a terminal leaves alone. From a masked sum, it leaves together with its whole group, after the members
+    that stay have sent the masked sum of their shares. It never asks a terminal that leaves a masked sum for its share.
     """
 
     def __init__(
@@ -30,7 +33,7 @@ class Transfers:
         self._last_try: tuple[frozenset[int], float] = frozenset(), 0.0
 
     async def answer(self, content: wire.Transfer, answer: wire.Answer) -> None:
-        """Begin a transfer; it ends when the terminal has heard of it."""
+        """Start a transfer. The terminal completes it when it is connected."""
         t, memory, membership = content.terminal, self._memory, self._members.membership
         method = memory.station.method
         leaves = method.channel.noised and not content.forget and content.destination.station == NOWHERE
@@ -39,7 +42,7 @@ class Transfers:
         if fixed and not content.readmit and not leaves:
             raise PeerError(
                 f"sums of station {memory.task} are noised, or masked without duals: without terminal {t} they would "
-                "tell what it put into them"
+                "reveal its contribution"
             )
         async with memory.turn:
             if content.readmit:
@@ -51,34 +54,34 @@ class Transfers:
                 membership.let_stay_behind(t)
             elif content.forget and memory.masked is None:
                 membership.forget(t)
-            elif t in memory.station.members or moves:  # a terminal that moved may come back, and is told where to
+            elif t in memory.station.members or moves:  # a terminal that has moved may still ask here for its new place
                 memory.leaving[t] = wire.Place(station=NOWHERE) if content.forget else content.destination
                 memory.save()
                 if memory.masked is None:
                     membership.release_when_idle(t)
                 else:
                     await self._let_go(memory.masked)
-        self._heartbeat.send()  # before the answer: the cloud must not go on with the old members
+        self._heartbeat.send()  # first, so the cloud does not go on with the old members
         answer.done.SetInParent()
 
     async def _let_go(self, role: SummingStation) -> None:
-        """Let terminals leave a masked sum, in a turn, with all that count together with them.
+        """Let terminals leave a masked sum together with their groups; the caller holds the turn.
 
-        The members that stay tell the sum of their shares: a terminal that leaves need not be there.
+        The members that stay send the masked sum of their shares, so the terminals that leave need not be connected.
         """
         memory, attendance = self._memory, self._members.attendance
-        going = memory.waiting(attendance.room)
-        stay = role.members.keys() - going
+        leaving = memory.ready_to_leave(attendance.room)
+        stay = role.members.keys() - leaving
         counted = {t for t in stay if attendance.room.group(t)}
-        if not going or not counted or not counted <= set(attendance.present()):
+        if not leaving or not counted or not counted <= set(attendance.present()):
             return
-        if self._last_try[0] == going and time.monotonic() < self._last_try[1]:
+        if self._last_try[0] == leaving and time.monotonic() < self._last_try[1]:
             return
-        self._last_try = going, time.monotonic() + self._answer_s
+        self._last_try = leaving, time.monotonic() + self._answer_s
         probes: dict[int, SumRequest] = {probe.terminal: probe for probe in role.share_probes(counted)}
-        summed = await hold(self._members, probes, role.share_words, self._answer_s, whole=True)
+        summed = await sum_under_masks(self._members, probes, role.share_words, self._answer_s, require_all=True)
         if summed.words is None:
-            missing = probes.keys() - (summed.told.arrived if summed.told is not None else {})
+            missing = probes.keys() - (summed.question.arrived if summed.question is not None else {})
             names = ", ".join(map(str, sorted(missing)[:20])) or "some, at the end"
             self._log("leave waits", "warning", reason=f"no sum of what stays without terminals {names}")
             return

@@ -1,4 +1,8 @@
-"""How models do on test rows: on those that lie at a station, or on those of its terminals, which tell counts alone."""
+"""Test metrics of a model: on the test rows of a station, or on the test rows of its terminals.
+
+`Requests` calls `Trials.answer`. If the station has test rows, it measures there. Otherwise its terminals count their
+predictions by class (for a regression: sum the squared errors), and send only these sums, in the clear or under masks.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import numpy as np
 
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.node.config import StationConfig
-from rhfedmtl.deploy.station.masked import hold
+from rhfedmtl.deploy.station.masked import sum_under_masks
 from rhfedmtl.deploy.station.memory import Memory
 from rhfedmtl.deploy.station.terminal_sessions import TerminalSessions, checked_tally
 from rhfedmtl.deploy.wire import codec
@@ -20,7 +24,7 @@ from rhfedmtl.roles.summed import SummingStation, SumRequest
 
 
 class Trials:
-    """Trials of one station."""
+    """Measures models for the cloud on the test rows of a station."""
 
     def __init__(self, config: StationConfig, memory: Memory, members: TerminalSessions) -> None:
         self._config, self._memory, self._members = config, memory, members
@@ -30,7 +34,7 @@ class Trials:
         """Answer with the metrics of a model; empty if there are no test rows."""
         model, number = codec.array(content.model, "a model"), time.monotonic_ns()
         if self._config.test:
-            values = self._measure_here(model)
+            values = self._measure_locally(model)
         elif self._memory.masked is not None:
             values = await self._measure_masked(self._memory.masked, Trial(number, model))
         else:
@@ -47,14 +51,14 @@ class Trials:
         answer.metrics.values.update(values)
 
     def load(self) -> None:
-        """Read the test rows that lie here, once it is known what is learned; those that do not fit are refused."""
+        """Read the test rows of the station after the job has arrived; refuse rows that do not fit the job."""
         job = self._memory.job
         assert job is not None
         if self._config.test and self._tests is None:
             self._tests = jobs.load_rows(self._config.folder / self._config.test, job.features, tuple(job.classes))
 
-    def _measure_here(self, model: Vector) -> dict[str, float]:
-        """On the test rows that lie here."""
+    def _measure_locally(self, model: Vector) -> dict[str, float]:
+        """Return the metrics on the test rows of the station."""
         self.load()
         job, scaling = self._memory.job, self._memory.agreed.scaling
         assert job is not None
@@ -64,30 +68,30 @@ class Trials:
         X = self._tests.X if scaling is None else scaling.scaler.transform(self._tests.X)
         return metrics.measure(self._tests.y, metrics.scores(X, model), len(job.classes))
 
-    async def _measure_masked(self, role: SummingStation, asked: Trial) -> dict[str, float]:
-        """From one sum over the counts of all members; nothing where one of them is away."""
+    async def _measure_masked(self, role: SummingStation, trial: Trial) -> dict[str, float]:
+        """Return the metrics from a masked sum over the counts of all members; empty if a member is missing."""
         classes = len(self._memory.job.classes) if self._memory.job is not None else 0
         await self._members.attendance.gather(role.members)
         async with self._memory.turn:
-            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), asked)
+            orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), trial)
             length = WIDE * (2 + classes * classes)
-            held = await hold(self._members, orders, length, self._config.waits.answer, whole=True)
-        if held.words is None:
+            summed = await sum_under_masks(self._members, orders, length, self._config.waits.answer, require_all=True)
+        if summed.words is None:
             return {}
-        rows, squares, *counts = round_zero.to_numbers(held.words).tolist()
-        told = codec.tensor(np.reshape(counts, (classes, classes)))
-        return _from_tallies([checked_tally(wire.Tally(rows=max(0, round(rows)), squares=squares, counts=told))])
+        rows, squares, *counts = round_zero.to_numbers(summed.words).tolist()
+        matrix = codec.tensor(np.reshape(counts, (classes, classes)))
+        return _from_tallies([checked_tally(wire.Tally(rows=max(0, round(rows)), squares=squares, counts=matrix))])
 
 
 def _from_tallies(tallies: list[wire.Tally]) -> dict[str, float]:
-    """Metrics from counts: there is no area under the curve."""
+    """Return metrics from counts. The area under the curve needs single rows, so it is missing."""
     rows = sum(tally.rows for tally in tallies)
     if not rows:
         return {}
     counts = np.sum([codec.array(tally.counts, "counts") for tally in tallies], axis=0)
     if not counts.size:
         return {"rmse": float(np.sqrt(sum(tally.squares for tally in tallies) / rows))}
-    of_class = counts.sum(axis=1)
-    seen = of_class > 0
-    balanced = np.mean(np.diag(counts)[seen] / of_class[seen]) if seen.sum() > 1 else np.nan
+    class_rows = counts.sum(axis=1)
+    present = class_rows > 0
+    balanced = np.mean(np.diag(counts)[present] / class_rows[present]) if present.sum() > 1 else np.nan
     return {"accuracy": float(np.trace(counts) / rows), "balanced_accuracy": float(balanced)}
