@@ -1,4 +1,7 @@
-"""Takes the parts of rhfedmtl that a terminal needs from its sources, into ``rhfedmtl_terminal/lib``."""
+"""Build hook: copy the parts of rhfedmtl that a terminal needs into ``rhfedmtl_terminal/lib``.
+
+hatchling runs it for each wheel and sdist. ``pyproject.toml`` lists the parts.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class Parts(BuildHookInterface):
-    """A wheel has the parts where its program looks for them, an sdist where the next build does."""
+    """Adds the parts: to ``lib`` in a wheel, and to ``src`` in an sdist, from which a wheel can be built."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Name the files that lie elsewhere."""
-        here = Path(self.root)
-        sources = next(path for path in (here / "src", here.parent / "src") if path.is_dir()) / "rhfedmtl"
+        """Enter the files of all parts into ``build_data``."""
+        root = Path(self.root)
+        sources = next(path for path in (root / "src", root.parent / "src") if path.is_dir()) / "rhfedmtl"
         place = "src" if self.target_name == "sdist" else "rhfedmtl_terminal/lib"
         files = build_data["force_include"]
         for part in self.config["parts"]:
@@ -25,7 +28,7 @@ class Parts(BuildHookInterface):
             files[self._metadata()] = f"{place}/rhfedmtl-{self.metadata.version}.dist-info/METADATA"
 
     def _metadata(self) -> str:
-        """What tells the parts their version, whatever else is installed."""
+        """Write metadata from which the parts read their version, and return its path."""
         path = Path(tempfile.mkdtemp(), "METADATA")
         path.write_text(f"Metadata-Version: 2.1\nName: rhfedmtl\nVersion: {self.metadata.version}\n")
         return str(path)

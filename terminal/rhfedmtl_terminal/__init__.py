@@ -1,7 +1,7 @@
-"""One terminal of an rhfedmtl network.
+"""A terminal of an rhfedmtl network, for small machines.
 
-The parts of rhfedmtl that it needs lie in ``lib``, under this package's own roof: whether the whole library is
-installed beside it, or in which version, changes nothing here, and neither has a file of the other.
+The parts of rhfedmtl that it needs lie in its folder ``lib``. An installed rhfedmtl, of any version, thus has no effect
+on this package, and the two packages share no file.
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run the program with these parts and no others."""
+    """Run the command line with the parts in ``lib``, even if rhfedmtl is installed too."""
     sys.path.insert(0, str(Path(__file__).parent / "lib"))
     from rhfedmtl.deploy.terminal.program import main as run
 

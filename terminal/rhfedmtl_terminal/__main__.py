@@ -1,4 +1,4 @@
-"""`python -m rhfedmtl_terminal`."""
+"""Entry point of ``python -m rhfedmtl_terminal``."""
 
 from rhfedmtl_terminal import main
 

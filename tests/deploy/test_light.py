@@ -206,7 +206,7 @@ def test_who_was_withdrawn_takes_part_again_by_joining(net: Any, tmp_path: Path,
     node = tmp_path / "node"
     shutil.copytree(folder / "terminal-3", node)
     Owner(node / "state").withdraw()
-    Owner(node / "state").note_gone()
+    Owner(node / "state").note_withdrawn()
     (tmp_path / "token").write_text(operator.command("invite", number=3)["token"])
     if command:
         told = CliRunner().invoke(app, [*command, str(tmp_path / "token"), "--folder", str(node)])

@@ -231,7 +231,7 @@ def test_a_terminal_keeps_to_its_own_bound(tmp_path: Path) -> None:
 
         await tell(welcome=wire.Welcome(job=inside.job(folder), epoch="e"))
         assert "no noise hides" in service.disclosure.refuses(order.local_steps)
-        with pytest.raises(PeerError, match="single terminal are not told"):
+        with pytest.raises(PeerError, match="single terminal are not sent"):
             await tell(ask_moments=wire.Nothing())
         await tell(noising=codec.to_wire(Noising(1.0, 0.5, 1e-6)))
         assert "allows" in service.disclosure.refuses(order.local_steps)
@@ -258,7 +258,7 @@ def test_test_rows_of_a_terminal_with_a_bound_are_not_told_under_masks_either(tm
         ):
             await service.link.uplink.receive(wire.TerminalDown(**body).SerializeToString())
 
-    with pytest.raises(PeerError, match="test rows of a single terminal are not told"):
+    with pytest.raises(PeerError, match="test rows of a single terminal are not sent"):
         inside.run(attempt)
 
 

@@ -217,7 +217,7 @@ def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Pa
     for name, folder in nodes.items():
         role = name.partition("-")[0]
         if role == TERMINAL:
-            if not Owner(read_terminal(folder / "terminal.toml").state).gone:
+            if not Owner(read_terminal(folder / "terminal.toml").state).withdrawn_on:
                 terminals.append(folder)
         else:
             parts[name] = role, [folder / f"{role}.toml"]

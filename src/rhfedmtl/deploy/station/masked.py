@@ -1,4 +1,4 @@
-"""Masked sums of a station: `sum_under_masks` gets a sum over several terminals without seeing a single contribution.
+"""Masked sums of a station: `sum_under_masks` gets the sum of the answers of several terminals, and no single answer.
 
 Rounds, certificates, round zero, trials and transfers call it. The cryptography is in `rhfedmtl.roles.secure`; here are
 the messages: circles (keys of the neighbours) and deals (shares of secrets), masked words, and the shares that unmask

@@ -63,8 +63,8 @@ ROUNDS: Table[Rounds] = {
         "give up": Rounds.IDLE,
     },
 }
-"""Requests of the cloud, and events of a round. The station gives an interrupted round up before it carries out a request
-that leads to ``idle``. Only the round itself, and requests that are allowed at any time, may come before."""
+"""Requests of the cloud, and events of a round. The station gives an interrupted round up before it carries out a
+request that leads to ``idle``. Only the round itself, and requests that are allowed at any time, may come before."""
 
 
 class Memory:

@@ -1,1 +1,1 @@
-"""The process of a terminal."""
+"""The process of a terminal, and the commands for its owner (`rhfedmtl-terminal`)."""

@@ -1,7 +1,7 @@
-"""What left a terminal, and what it may: the account of its owner, in a file that can be read without this library.
+"""The account of a terminal: each message that left or came in, and the byte budget. The owner can read it as a table.
 
-Each message is a line of ``account.csv`` before it goes out; lines of one day are added up when there are many. Bytes
-are those of messages with their frames and TLS records, and of handshakes; TCP and IP add about 40 to each packet.
+`MeteredLink` writes each message to ``account.csv`` before the message leaves. When the file grows, the lines of a day
+are added up. Bytes include frames, TLS records and handshakes; TCP and IP add about 40 bytes per packet.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from rhfedmtl.files import PRIVATE, write_at, write_whole
 
 UP, DOWN = "up", "down"
 LONGEST = 1 << 20
-"""Bytes of the file from which on lines of one day are added up."""
+"""Add up the lines of each day when the file exceeds so many bytes."""
 CONTENTS = {
-    "connection": "TLS handshake: who this is",
-    "hello": "its number, the last round it knows",
+    "connection": "TLS handshake: the identity of this terminal",
+    "hello": "the number of this terminal, and the last round it knows",
     "moments": "number of rows; mean and spread of each feature",
-    "labels": "sums over labels, of a regression",
-    "scaled": "that rows are scaled",
-    "centred": "that labels are centred",
+    "labels": "sums over the labels of a regression",
+    "scaled": "confirmation that the rows are scaled",
+    "centred": "confirmation that the labels are centred",
     "join": "number of rows, and the share Xᵀα",
-    "update": "the change XᵀΔα of some steps, how much they gained",
+    "update": "the change XᵀΔα from some steps, and their gains",
     "sums": "sums of losses and of dual terms over all rows, and a gradient",
-    "tally": "how many test rows were taken for which class",
+    "tally": "counts of test rows by class and predicted class",
     "leave": "the share Xᵀα, to take it out of the sum",
-    "declined": "that its site does not allow what was asked for, or that it keeps its part of a sum, and why",
-    "key": "a public key for masks, and the proof that it is its own",
-    "deal": "shares of the secrets of a sum under pads, for its neighbours",
-    "masked": "an update or sums under masks: random to whoever has fewer than all",
-    "opened": "shares that take the masks off a sum over several terminals",
-    "rest": "that it stays away for a while",
-    "withdraw": "that its owner takes it out of the network",
+    "declined": "that its site does not allow a request, or that it withholds its part of a sum, and why",
+    "key": "a public key for masks, and proof that the key belongs to this terminal",
+    "deal": "shares of the secrets of a masked sum, encrypted for its neighbours",
+    "masked": "an update or sums under masks: they look random to anyone who lacks some of the masked answers",
+    "opened": "shares that remove the masks from a sum over several terminals",
+    "rest": "that this terminal disconnects for a while",
+    "withdraw": "that its owner withdraws it from the network",
 }
-"""What the messages of a terminal say."""
+"""Content of each kind of message from a terminal."""
 
 
 @dataclass(frozen=True)
 class AccountLine:
-    """Messages of one kind, one way, to or from one station, on one day: how many, and how many bytes."""
+    """Number and bytes of messages with the same kind, direction (``way``), station and day."""
 
     first: str
     last: str
@@ -54,12 +54,15 @@ class AccountLine:
 
     @property
     def day(self) -> str:
-        """The day, as in 2026-11-16 (UTC)."""
+        """Day (UTC), such as 2026-11-16."""
         return self.first[:10]
 
 
 class Account:
-    """The account of one terminal. ``budget`` bytes (0: any number) may go both ways in ``days`` days (0: ever)."""
+    """Account of a terminal, with a budget for bytes in both directions.
+
+    ``budget`` bytes (0: no limit) may be used in ``days`` days (0: for ever).
+    """
 
     def __init__(self, path: Path, budget: int = 0, days: int = 0, now: Callable[[], datetime] | None = None) -> None:
         self._path, self.budget, self.days = path, budget, days
@@ -69,13 +72,13 @@ class Account:
         for line in read(path):
             self._by_day[line.day] = self._by_day.get(line.day, 0) + line.bytes
 
-    def note(self, way: str, kind: str, station: int, n_bytes: int) -> None:
-        """Write a message down, wholly; where that fails, nothing of it is in the file, and it must not go out."""
+    def note(self, direction: str, kind: str, station: int, n_bytes: int) -> None:
+        """Write a message to the account. On an error, the file is unchanged, and the message must not leave."""
         stamp = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        line = AccountLine(stamp, stamp, way, kind, station, 1, n_bytes)
+        line = AccountLine(stamp, stamp, direction, kind, station, 1, n_bytes)
         with self._path.open("ab", buffering=0) as file:
             end = file.tell()
-            row = (b"" if end else _row(each.name for each in fields(AccountLine))) + _row(astuple(line))
+            row = (b"" if end else _row(field.name for field in fields(AccountLine))) + _row(astuple(line))
             try:
                 write_at(file.fileno(), row, end)
             except OSError:
@@ -83,30 +86,30 @@ class Account:
                 raise
         self._by_day[line.day] = self._by_day.get(line.day, 0) + n_bytes
         if end + len(row) > LONGEST:
-            # Add the lines of a day up, in one step.
-            rows = [astuple(line) for line in added(read(self._path), by_day=True)]
+            # Add up the lines of each day, and replace the file in a single step.
+            rows = [astuple(line) for line in add_up(read(self._path), by_day=True)]
             names = [column.name for column in fields(AccountLine)]
             write_whole(self._path, b"".join(map(_row, [names, *rows])), mode=PRIVATE)
 
     @property
     def used(self) -> int:
-        """Bytes, both ways, in the days that the budget is for."""
+        """Bytes in both directions in the last ``days`` days, or ever."""
         first = f"{self._now() - timedelta(days=self.days - 1):%Y-%m-%d}" if self.days else ""
         return sum(n_bytes for day, n_bytes in self._by_day.items() if day >= first)
 
     def allows(self, n_bytes: int) -> bool:
-        """Whether the budget has room for so many bytes more."""
+        """Return True if the budget allows so many more bytes."""
         return not self.budget or self.used + n_bytes <= self.budget
 
     @property
     def in_words(self) -> str:
-        """How the budget stands."""
+        """State of the budget as text."""
         period = f" in {self.days} days" if self.days else ""
         return f"{self.used:,} of {self.budget:,} bytes{period} are used" if self.budget else f"{self.used:,} bytes"
 
 
 def read(path: Path) -> Iterator[AccountLine]:
-    """The lines of an account; one that was being written when the power went is left out."""
+    """Iterate over the lines of an account; skip a line that a power failure cut."""
     if not path.exists():
         return
     with path.open(newline="") as file:
@@ -118,20 +121,20 @@ def read(path: Path) -> Iterator[AccountLine]:
                 continue
 
 
-def added(lines: Iterator[AccountLine], *, by_day: bool) -> list[AccountLine]:
-    """Lines of one way and kind as one, of all days or of each; in the order in which they began."""
-    found: dict[tuple[object, ...], AccountLine] = {}
+def add_up(lines: Iterator[AccountLine], *, by_day: bool) -> list[AccountLine]:
+    """Add up lines with the same direction and kind (and with ``by_day``, station and day), ordered by start."""
+    sums: dict[tuple[object, ...], AccountLine] = {}
     for line in lines:
         key = line.way, line.kind, line.station if by_day else -1, line.day if by_day else ""
-        old = found.get(key, replace(line, messages=0, bytes=0))
-        found[key] = replace(
+        old = sums.get(key, replace(line, messages=0, bytes=0))
+        sums[key] = replace(
             old,
             first=min(old.first, line.first),
             last=max(old.last, line.last),
             messages=old.messages + line.messages,
             bytes=old.bytes + line.bytes,
         )
-    return sorted(found.values(), key=lambda line: (line.way != UP, line.first))
+    return sorted(sums.values(), key=lambda line: (line.way != UP, line.first))
 
 
 def _row(values: Iterable[object]) -> bytes:

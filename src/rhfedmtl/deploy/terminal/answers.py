@@ -1,4 +1,8 @@
-"""Answers of a terminal about its rows: updates, sums for certificates, sums of round zero, counts on test rows."""
+"""Answers of a terminal about its rows: updates, sums for certificates, sums of round zero, counts on test rows.
+
+Every number about rows leaves the terminal through this module. To add an answer, add a method here, check `Disclosure`
+first, and enter the message in `TerminalService.handlers` and in `rhfedmtl.deploy.terminal.account.CONTENTS`.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ from rhfedmtl.roles.summed import SumRequest
 class RowAnswers:
     """Answers questions of the station about the rows of a terminal, in the clear or under masks.
 
-    `TerminalService` passes a question to the method for it. It first asks `Disclosure`, and saves the
-    state before the answer leaves. It never joins or leaves a station, and changes no agreement.
+    `TerminalService` passes each question to its method. The method asks `Disclosure` first, and saves a changed state
+    before the answer leaves. It never joins or leaves a station, and changes no agreement.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class RowAnswers:
         self._link.send(**({"sums": codec.to_wire(sums)} if partners is None else self.mask(probe, sums, partners)))
 
     async def tell_share(self, content: wire.ShareProbe) -> None:
-        """Send, under masks, the share of a terminal that stays in a masked sum."""
+        """Send the share of this terminal, which stays in a masked sum, under masks."""
         probe, partners = codec.from_wire(ShareProbe, content), partners_of(content)
         self.check_addressee(probe.terminal)
         self._disclosure.refuse_noised("shares")
@@ -92,14 +96,14 @@ class RowAnswers:
         self._link.send(labels=codec.to_wire(self._memory.terminal.labels()))
 
     async def tell_rows(self, content: wire.RowProbe) -> None:
-        """Send, under masks, sums over rows or labels."""
+        """Send sums over rows or labels under masks."""
         self._disclosure.refuse_noised("sums over rows and labels")
         probe, partners = codec.from_wire(RowProbe, content), partners_of(content)
         sums = await asyncio.to_thread(self._memory.terminal.row_sums, probe)
         self._link.send(**self.mask(probe, sums, partners))
 
     async def try_model(self, content: wire.Trial) -> None:
-        """Send counts that tell how well a model does on the test rows here."""
+        """Send counts of right and wrong predictions of a model on the test rows of this terminal."""
         memory = self._memory
         assert memory.job is not None
         if memory.masks is None or self._disclosure.noised:
@@ -132,7 +136,7 @@ class RowAnswers:
         self._link.send(**self._masks.open(content))
 
     def mask(self, question: SumRequest, answer: Update | Sums | Vector, partners: wire.Partners) -> Body:
-        """Return an answer under masks, which rest on the job and on all agreements with the station."""
+        """Return an answer under masks that depend on the job and on all agreements with the station."""
         memory = self._memory
         forms = [None if part is None else codec.to_wire(part) for part in vars(memory.agreed).values()]
         parts = (b"" if form is None else form.SerializeToString(deterministic=True) for form in (memory.job, *forms))

@@ -1,4 +1,4 @@
-"""The commands of `rhfedmtl-terminal`, each a function of its options."""
+"""The commands of `rhfedmtl-terminal`: a function of the parsed options for each. `program` has the parser."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def join(options: Any) -> None:
     """Make a key and get a certificate for it."""
 
     def tell_wait() -> None:
-        sys.stderr.write("asked: an operator signs it with `rhfedmtl network sign`; waiting ...\n")
+        sys.stderr.write("waiting for an operator to sign the certificate with `rhfedmtl network sign` ...\n")
 
     facts = get_credentials(options.token, options.folder, options.data, tell_wait)
     if options.json:
@@ -70,7 +70,7 @@ def join(options: Any) -> None:
 
 
 def get_credentials(token: str, folder: Path, data: Path | None, waits: Callable[[], None]) -> dict[str, Any]:
-    """Get credentials with a token; a terminal that was paused or withdrawn takes part again."""
+    """Get credentials with a token. A terminal that was paused or withdrawn takes part again."""
     facts = enrol(read_token(token), folder, data, waits=waits)
     if facts["role"] == TERMINAL:
         Owner(read_config(folder).state).rejoin()
@@ -78,7 +78,7 @@ def get_credentials(token: str, folder: Path, data: Path | None, waits: Callable
 
 
 def account(options: Any) -> None:
-    """Print the messages that left this machine or came in, and the privacy that they cost."""
+    """Print the messages that left this machine or came in, and their cost in privacy."""
     config = read_config(options.folder)
     facts, text = statement(config, read_state(config), by_day=options.days)
     if options.json:
@@ -100,7 +100,7 @@ def resume(options: Any) -> None:
 
 
 def withdraw(options: Any) -> None:
-    """Leave the network; a terminal that runs does it, else this command runs it until it has left."""
+    """Leave the network: a running terminal does so itself, otherwise this command runs it until it has left."""
     config = read_config(options.folder)
     if not options.yes:
         raise ConfigError(f"{config.identity} would leave {config.identity.network} for good: add --yes")
@@ -110,20 +110,21 @@ def withdraw(options: Any) -> None:
 
         if not method_of(job).has_duals:
             raise ConfigError(
-                f"{job.algorithm} keeps models, not sums, of terminals: under masks no terminal leaves; "
-                "`rhfedmtl-terminal pause` keeps it out of all that follow"
+                f"{job.algorithm} keeps models, not sums, of terminals: under masks no terminal can leave; "
+                "`rhfedmtl-terminal pause` keeps it out of all later rounds"
             )
     owner = Owner(config.state)
     owner.withdraw()
     try:
         Lock(config.state).release()
     except ConfigError:
-        outcome = "the running terminal is on its way out; `rhfedmtl-terminal account` says when it has left"
+        outcome = "the running terminal is leaving; `rhfedmtl-terminal account` shows when it has left"
     else:
         serve(role(), [options.folder / "terminal.toml"])
-        outcome = f"withdrawn on {owner.gone}" if owner.gone else "not yet: it goes on with the next `serve`"
+        time = owner.withdrawn_on
+        outcome = f"withdrawn on {time}" if time else "not yet: the terminal leaves during the next `serve`"
     if options.json:
-        print_json({"withdrawn": owner.gone or None, "said": outcome})
+        print_json({"withdrawn": owner.withdrawn_on or None, "said": outcome})
     else:
         sys.stdout.write(outcome + "\n")
 
@@ -134,7 +135,7 @@ def read_config(folder: Path) -> TerminalConfig:
 
 
 def read_state(config: TerminalConfig) -> wire.TerminalFile:
-    """Return the state that a terminal has written down; empty before its first."""
+    """Return the saved state of a terminal; empty if it has not saved any."""
     return wire.TerminalFile.FromString(StateFile(config.state / STATE, fsync=False).read() or b"")
 
 

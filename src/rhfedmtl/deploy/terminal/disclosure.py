@@ -1,4 +1,7 @@
-"""Limits for the words of a terminal: the rules of its owner, and the masks and the noise of its network."""
+"""Disclosure control of a terminal: the limits that the owner's rules, masks and noise set to answers about its rows.
+
+The terminal itself checks each request, so these limits do not depend on the honesty of its station.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from rhfedmtl.roles.messages import Probe, Sums
 
 
 class Disclosure:
-    """Decides whether a terminal may tell what its station asks for.
+    """Decides if a terminal may answer a request of its station.
 
     `RowAnswers` and `MeteredLink` ask it before anything about rows is sent. A ``refuses_…`` method returns the reason,
-    which the terminal sends as a polite "declined"; a ``refuse_…`` method raises an error that ends the stream.
-    It never computes an answer and never sends a message.
+    which the terminal sends as "declined". A ``refuse_…`` method raises an error that ends the stream. It never
+    computes an answer and never sends a message.
     """
 
     def __init__(self, config: TerminalConfig, memory: TerminalMemory) -> None:
@@ -30,13 +33,13 @@ class Disclosure:
         return self._memory.terminal.method.channel.noised or self._config.epsilon > 0.0
 
     def refuses_job(self, job: wire.Job) -> str:
-        """Return why the owner does not allow this job; empty if the owner does."""
+        """Return why the owner does not allow this job, or an empty string if the owner does."""
         role = self._memory.terminal
         method = role.method
         return self._memory.site.refuses_job(job, role.n_samples, method.channel, uniform=method.uniform)
 
     def refuses(self, steps: int) -> str:
-        """Return why the owner does not allow an order of so many steps; empty if the owner does."""
+        """Return why the owner does not allow an order of so many steps, or an empty string if the owner does."""
         memory, role = self._memory, self._memory.terminal
         assert memory.job is not None
         price = role.method.channel.price
@@ -45,22 +48,22 @@ class Disclosure:
     def refuses_certificate(self, probe: Probe, sums: Sums) -> str:
         """Charge a private certificate before it is sent; return why the owner does not allow it, or an empty string.
 
-        The same certificate again is free: it tells nothing new.
+        A repetition of the same certificate is free, because it reveals nothing new.
         """
         memory = self._memory
         parts = probe.models, np.float64(probe.noise), sums.losses
         digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
         if digest != memory.certified:
             price = memory.terminal.certificate_price(probe)
-            if refusal := memory.site.refuses_telling(price):
+            if refusal := memory.site.refuses_cost(price):
                 return refusal
-            memory.site.note_told(price)
+            memory.site.charge(price)
             memory.certified = digest
         memory.save()
         return ""
 
     def refuse_other_noise(self, probe: Probe) -> None:
-        """Refuse a probe without noise where updates are noised, and the reverse.
+        """Refuse a probe without noise if updates are noised, and a probe with noise if they are not.
 
         With noise, only the loss of a single model may leave for a certificate.
         """
@@ -69,11 +72,11 @@ class Disclosure:
             raise PeerError(f"a probe with noise {probe.noise}, where updates are noised: {self.noised}")
 
     def refuse_alone(self, subject: str) -> None:
-        """Refuse to tell anything about this terminal alone if sums are masked or noised."""
+        """Refuse an answer about this terminal alone if sums are masked or noised."""
         if self._memory.masks is not None or self.noised:
-            raise PeerError(f"sums of this network are masked or noised: {subject} of a single terminal are not told")
+            raise PeerError(f"sums of this network are masked or noised: {subject} of a single terminal are not sent")
 
     def refuse_noised(self, subject: str) -> None:
         """Refuse a sum without noise if sums are noised."""
         if self.noised:
-            raise PeerError(f"sums of this network are noised: {subject} are not told")
+            raise PeerError(f"sums of this network are noised: {subject} are not sent")

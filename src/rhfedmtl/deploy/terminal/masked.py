@@ -1,4 +1,8 @@
-"""A terminal's part in masked sums: a key for each stream, proved with its certificate; what it declines, it says."""
+"""A terminal's part in masked sums: a new key for each stream, deals for its neighbours, masked answers, unmasking.
+
+`TerminalMemory` creates `MaskedAnswers` if the sums of the network are masked, and `RowAnswers` calls it. The protocol
+is in `rhfedmtl.roles.secure.masking`. A step that the terminal declines is answered with "declined" and the reason.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,21 @@ Body = dict[str, Any]
 
 
 class MaskedAnswers:
-    """What a terminal answers where sums are masked. ``save`` is called before its first words go out."""
+    """Messages of a terminal in masked sums.
+
+    Parameters
+    ----------
+    identity, credentials : Identity, Credentials
+        The terminal, and its certificate, which signs its keys.
+    channel : MaskedSums
+        Quantisation, group size and noise of the sums.
+    secret : bytes
+        Secret of the terminal, for its noise.
+    save : callable
+        Saves the state; called before the first words of a group leave.
+    summed : slice
+        Part of the profile that goes into the sum.
+    """
 
     def __init__(
         self,
@@ -41,58 +59,63 @@ class MaskedAnswers:
         self._summed = summed
         self._secret = secret
         self.group: Members | None = None
-        self._masker = self._new()
+        self._masker = self._new_masker()
 
     def begin(self) -> Body:
-        """A new key for a new stream: nothing of the stream before can be opened any more."""
-        self._masker = self._new()
+        """Return a new key for a new stream. Words of earlier streams can no longer be unmasked."""
+        self._masker = self._new_masker()
         return {"key": codec.to_wire(self._masker.key, group=sorted(self.group or ()))}
 
     def deal(self, content: wire.Circle) -> Body:
-        """Shares for the neighbours, whose keys are checked."""
-        return self._said(lambda: {"deal": codec.to_wire(self._masker.deal(codec.from_wire(Circle, content)))})
+        """Return shares for the neighbours, after checking their keys."""
+        return self._answer_or_decline(
+            lambda: {"deal": codec.to_wire(self._masker.deal(codec.from_wire(Circle, content)))}
+        )
 
     def mask(
-        self, asked: SumRequest, answer: Update | Sums | Vector, given: wire.Partners, role: Terminal, told: bytes
+        self, request: SumRequest, answer: Update | Sums | Vector, members: wire.Partners, role: Terminal, agreed: bytes
     ) -> Body:
-        """An answer under masks, and shares for the next; with whom this terminal counts is written down before.
+        """Return an answer under masks, and deals for the next sum; save the group of this terminal before that.
 
-        ``told`` is what was agreed on before the first round; the role knows what was applied of its updates.
+        ``agreed`` is a digest of job and agreements. Together with the history of the role (how much of each update was
+        applied), it enters the masks: masks cancel only between terminals that received the same.
         """
 
         def masked() -> Body:
-            partners = codec.from_wire(Partners, given)
+            partners = codec.from_wire(Partners, members)
             words = words_of(answer, self.channel, self._summed)
-            if isinstance(self.channel, NoisedSums) and isinstance(asked, WorkOrder | Probe):
-                words = words + noise_for(words, asked, self.channel, self._secret)
-            own = seat_of(asked, role.n_samples)
-            sent = self._masker.mask(partners, content_of(asked), own, words, told + role.history)
+            if isinstance(self.channel, NoisedSums) and isinstance(request, WorkOrder | Probe):
+                words = words + noise_for(words, request, self.channel, self._secret)
+            seat = seat_of(request, role.n_samples)
+            sent = self._masker.mask(partners, content_of(request), seat, words, agreed + role.history)
             if self.group != self._masker.group:
                 self.group = self._masker.group
                 self._save()
             return {"masked": codec.to_wire(sent, next=codec.to_wire(self._masker.deal_for(partners.slot + 1)))}
 
-        return self._said(masked)
+        return self._answer_or_decline(masked)
 
     def open(self, content: wire.Unmask) -> Body:
-        """Shares for one set."""
-        return self._said(lambda: {"opened": codec.to_wire(self._masker.open(codec.from_wire(Unmask, content)))})
+        """Return the shares that unmask the sum over the terminals of ``content``."""
+        return self._answer_or_decline(
+            lambda: {"opened": codec.to_wire(self._masker.open(codec.from_wire(Unmask, content)))}
+        )
 
     def note(self, record: wire.TerminalFile) -> None:
-        """Write down with whom this terminal counts."""
+        """Write the group of this terminal into the state file."""
         record.group.extend(sorted(self.group or ()))
 
     def restore(self, record: wire.TerminalFile) -> None:
-        """Remember what was written down."""
+        """Restore the group from the state file."""
         self.group = frozenset(record.group) or None
 
-    def _said(self, answer: Callable[[], Body]) -> Body:
+    def _answer_or_decline(self, answer: Callable[[], Body]) -> Body:
         try:
             return answer()
         except RHFedMTLError as error:
             return {"declined": wire.Declined(reason=str(error)[:400])}
 
-    def _new(self) -> Masker:
+    def _new_masker(self) -> Masker:
         return Masker(
             self._identity.number,
             smallest=self.channel.least,
@@ -112,9 +135,7 @@ class MaskedAnswers:
 def partners_of(
     content: wire.WorkOrder | wire.Probe | wire.RowProbe | wire.ShareProbe | wire.Trial,
 ) -> wire.Partners:
-    """Who else is asked; where sums are masked nothing is answered alone."""
+    """Return the other terminals of a masked sum; refuse a request to this terminal alone."""
     if not content.HasField("partners"):
-        raise PeerError(
-            "sums of this network are masked: nothing is told to a station without others that are asked too"
-        )
+        raise PeerError("sums of this network are masked: a terminal answers only together with other terminals")
     return content.partners

@@ -1,4 +1,9 @@
-"""The memory of a terminal over restarts: its role, the agreements with its station, its place, and its accounts."""
+"""The memory of a terminal over restarts: its role (rows and duals), agreements, place, and amounts used.
+
+`TerminalService` and its parts read and change it, and call `TerminalMemory.save` before they send a message that
+depends on a change. The state lies in ``terminal.state``. If the file is damaged or old, the terminal starts again at α
+= 0, or joins with old duals; if its owner bounds ε, it refuses to start without the lost amounts.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +37,22 @@ WarmUp = Callable[[Method, npt.NDArray[Any], npt.NDArray[np.float64], Any], None
 
 
 class TerminalMemory:
-    """State of a terminal: the role with its rows, the agreements, the place, and the counts for the owner's rules.
+    """State of a terminal.
 
-    The service and its parts read and change it, and call `save` before they send anything that rests on a change.
-    It never sends a message.
+    Attributes
+    ----------
+    role, job : Terminal, wire.Job
+        The role with its rows, and the job; None until the station has sent the job.
+    agreed : Agreement
+        Scaling, centring and noise of round zero.
+    place : wire.Place
+        Number and address of the present station.
+    epoch : str
+        Epoch of the station that the terminal joined.
+    site : SitePolicy
+        The owner's rules, and the amounts used.
+    masks : MaskedAnswers or None
+        The terminal's part in masked sums.
     """
 
     def __init__(
@@ -57,7 +74,7 @@ class TerminalMemory:
         self.masks: MaskedAnswers | None = None
         self.tests: jobs.NodeRows | None = None
         self.warm_up: Callable[[], None] = lambda: None
-        """Compiles the kernel for the rows here; takes seconds the first time."""
+        """Compiles the kernel for these rows; takes seconds the first time."""
         self._rows_digest = b""
         self._kernel = find_kernel(config.kernel)
         self._restore()
@@ -70,7 +87,7 @@ class TerminalMemory:
         return self.role
 
     def begin(self, job: wire.Job, incarnation: int = 0) -> None:
-        """Take the job from the station, and make the role for it from the rows here."""
+        """Take the job from the station, load the rows, and make the role."""
         config, method = self._config, self._method_of(job)
         jobs.shape_of(job, method)
         classes = tuple(job.classes)
@@ -102,11 +119,11 @@ class TerminalMemory:
         """Take over agreements that the station sends, and write them down."""
         agreed, role = self.agreed, self.terminal
         if news.scaling is not None and agreed.scaling is None:
-            agreed.scaling = news.scaling  # a terminal that has learned from raw rows starts again with it
+            agreed.scaling = news.scaling  # a terminal with duals from unscaled rows starts again
             role.scale(news.scaling)
             self.save()
         if news.centring is not None and agreed.centring is None:
-            agreed.centring = news.centring  # a terminal that moves keeps the level that its duals were learned with
+            agreed.centring = news.centring  # a terminal that moves keeps the level that its duals belong to
             role.centre(news.centring)
             self.save()
         if news.noising is not None and agreed.noising is None:
@@ -138,9 +155,9 @@ class TerminalMemory:
         self._prepare()
 
     def fall_back(self, reason: str, incarnation: int = 0) -> None:
-        """Join as a newcomer with the dual variables of an old copy: the station has later ones, and takes these.
+        """Join as a newcomer with old dual variables, although the station knew later values.
 
-        The owner's account is as old as the copy: it counts everything that the owner allows as spent.
+        The amounts used are as old as the copy, so the whole privacy bound counts as spent.
         """
         self.site.spend_all()
         self._log("state is old", "warning", reason=f"{reason}; joining again with an old state")
@@ -149,7 +166,7 @@ class TerminalMemory:
     # The file.
 
     def save(self, *, fsync: bool | None = None) -> None:
-        """Write everything down; comes before any message that rests on it."""
+        """Write the state to disk. Call it before sending a message that depends on a change."""
         if self.role is None:
             return
         with self._meters.saves.time():
@@ -195,14 +212,14 @@ class TerminalMemory:
             raise ConfigError(f"{self.file.path} belongs to network {record.network!r}: give another state folder")
         self.secret = record.secret or self.secret
         self.site.used = {name: getattr(record, name) for name in self.site.used}
-        if record.place.station != config.station:  # it has moved since it was configured
+        if record.place.station != config.station:  # it has moved since its configuration was written
             self.place.CopyFrom(record.place)
-        if not record.HasField("job"):  # everything else was forgotten
+        if not record.HasField("job"):  # a reset deleted the rest
             return
         self.begin(record.job)
         if self.terminal.n_samples != record.rows or record.rows_digest not in (b"", self._rows_digest):
             raise ConfigError(
-                f"{config.data} has other rows than the {record.rows} that {self.file.path} was made with: "
+                f"{config.data} has other rows than the {record.rows} rows of {self.file.path}: "
                 "put the old rows back, or move that file away, and this terminal starts again with the new rows"
             )
         self.epoch = record.epoch
@@ -215,9 +232,9 @@ class TerminalMemory:
             self.terminal.history = record.history
 
     def _need_account(self, reason: str) -> None:
-        """Refuse to go on if the owner bounds what may leave, and the file that counts it is lost."""
+        """Refuse to go on if the owner bounds ε, and the file with the amount spent is lost."""
         if self._config.epsilon:
             raise ConfigError(
-                f"{reason}: what this terminal told is not known, where epsilon={self._config.epsilon:g} is allowed; "
-                f"put the file back, or move it and {ACCOUNT} away to begin an account that counts nothing of before"
+                f"{reason}: the privacy spent is unknown, and the owner allows epsilon={self._config.epsilon:g}; "
+                f"put the file back, or move it and {ACCOUNT} away to start an account without the earlier messages"
             )

@@ -1,4 +1,8 @@
-"""The link of a terminal to its station, within the limits of its owner: pauses, sleep, a byte budget."""
+"""The link of a terminal to its station, within the limits of its owner: pause, sleep and byte budget.
+
+`MeteredLink` wraps `rhfedmtl.deploy.node.link.Uplink`. It writes each message to the owner's account before the message
+leaves, and disconnects while there is a reason to rest.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +24,20 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.resources.sizes import framed
 
 MESSAGE_BYTES = 1 << 26
-"""A terminal trusts its station with large messages: its shapes are known only after the greeting."""
+"""Limit for messages of the station. It is large because the shapes are unknown until the job arrives."""
 REST = 2 * framed(0)
 """Bytes of the message that ends a stream before a rest."""
 HANDSHAKE_BYTES = {UP: 2600, DOWN: 3600}
-"""Bytes of a connection with mutual TLS; measured."""
+"""Measured bytes of a connection with mutual TLS."""
 ENVELOPE_BYTES = 512
 """Bytes of an order or an update besides its vector."""
 
 
 class MeteredLink:
-    """The stream to the station, which rests while the owner pauses it, while it sleeps, or over the byte budget.
+    """The stream to the station, which rests while it is paused, asleep, or above its byte budget.
 
-    The service and `RowAnswers` send through it, and it writes every message to the owner's account before the message
-    leaves. It tells the station if the owner leaves, or allows orders again. It never looks into a message.
+    The service and `RowAnswers` send through it. It also tells the station if the owner withdraws, or allows orders
+    again. It never looks into a message.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class MeteredLink:
         return self.uplink.send(**body)
 
     def decline(self, declined: wire.Declined) -> None:
-        """Tell the station that the owner does not allow what it asked for."""
+        """Tell the station that the owner does not allow its request."""
         self._log("declined", "warning", round=declined.round or None, reason=declined.reason)
         self._declined = declined
         self.send(declined=declined)
@@ -98,7 +102,7 @@ class MeteredLink:
 
     def _reason_to_rest(self) -> str:
         """Return why there should be no stream now; empty if there should."""
-        if self._owner.withdraws:  # a terminal that leaves must speak again
+        if self._owner.withdraws:  # a terminal must connect to leave
             return ""
         if self._owner.paused:
             return "paused by its owner"
@@ -110,16 +114,16 @@ class MeteredLink:
             return f"byte budget: {self.account.in_words}, the next answer needs {next_bytes:,}"
         return "asleep" if time.monotonic() < self._asleep_until else ""
 
-    def _spend(self, way: str, kind: str, n_bytes: int) -> bool:
-        """Write a message to the account; False if the budget has no room for it."""
+    def _spend(self, direction: str, kind: str, n_bytes: int) -> bool:
+        """Write a message to the account; return False if it exceeds the byte budget and must not leave."""
         station = self._memory.place.station
         if kind == "hello":
             self._withdrawal_sent = False
-            for direction, handshake in HANDSHAKE_BYTES.items():
-                self.account.note(direction, "connection", station, handshake)
-        elif way == UP and kind != "rest" and not self.account.allows(framed(n_bytes) + REST):  # which follows it
+            for handshake_direction, handshake in HANDSHAKE_BYTES.items():
+                self.account.note(handshake_direction, "connection", station, handshake)
+        elif direction == UP and kind != "rest" and not self.account.allows(framed(n_bytes) + REST):  # and the rest
             self._log("not sent", "warning", reason=f"byte budget: {self.account.in_words}, {kind} has {n_bytes:,}")
             self.uplink.rest(f"byte budget: {self.account.in_words}")
             return False
-        self.account.note(way, kind, station, framed(n_bytes))
+        self.account.note(direction, kind, station, framed(n_bytes))
         return True

@@ -1,4 +1,7 @@
-"""What the owner of a terminal wants, as files in its state folder: it sees them while it runs."""
+"""The owner's wishes for a terminal (pause, withdraw), as files in its state folder.
+
+The commands of `rhfedmtl-terminal` write these files, and a running terminal checks them regularly.
+"""
 
 from __future__ import annotations
 
@@ -13,55 +16,55 @@ WISHES = ("paused", "withdraws", "withdrawn")
 
 
 class Owner:
-    """The wishes of one terminal's owner."""
+    """Wishes of the owner of a terminal."""
 
     def __init__(self, state: Path) -> None:
-        self._paused, self._withdraws, self._gone = (state / name for name in WISHES)
+        self._paused, self._withdraws, self._withdrawn = (state / name for name in WISHES)
 
     @property
     def paused(self) -> bool:
-        """Whether the terminal is to stay away for now."""
+        """True if the terminal must stay away for now."""
         return self._paused.exists()
 
     @property
     def withdraws(self) -> bool:
-        """Whether it is to leave the network."""
+        """True if the terminal must leave the network."""
         return self._withdraws.exists()
 
     @property
-    def gone(self) -> str:
-        """When it left because its owner wanted so; empty where it did not."""
-        return self._gone.read_text().strip() if self._gone.exists() else ""
+    def withdrawn_on(self) -> str:
+        """Time at which the terminal left on its owner's wish; empty if it did not."""
+        return self._withdrawn.read_text().strip() if self._withdrawn.exists() else ""
 
     def pause(self) -> None:
-        """Let it stay away, from now on and over restarts."""
+        """Keep the terminal away from the network, also over restarts, until `resume`."""
         self.check()
         _stamp(self._paused)
 
     def resume(self) -> None:
-        """Let it come back."""
+        """End a pause."""
         self._paused.unlink(missing_ok=True)
 
     def withdraw(self) -> None:
-        """Let it leave the network."""
+        """Make the terminal leave the network."""
         self.check()
         _stamp(self._withdraws)
 
-    def note_gone(self) -> None:
-        """Note that it has left, where its owner wanted so."""
+    def note_withdrawn(self) -> None:
+        """Note that the terminal has left, if its owner wanted this."""
         if self.withdraws:
-            _stamp(self._gone)
+            _stamp(self._withdrawn)
             self._withdraws.unlink()
 
     def rejoin(self) -> None:
-        """Let it take part again, after all: it has got new credentials."""
-        for path in (self._paused, self._withdraws, self._gone):
+        """Clear all wishes, so a terminal with new credentials takes part again."""
+        for path in (self._paused, self._withdraws, self._withdrawn):
             path.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Refuse to go on with a terminal that was withdrawn."""
-        if self.gone:
-            raise ConfigError(f"this terminal was withdrawn on {self.gone}: `join` with a new token takes it back")
+        """Raise `ConfigError` for a terminal that was withdrawn."""
+        if time := self.withdrawn_on:
+            raise ConfigError(f"this terminal was withdrawn on {time}: `join` with a new token takes it back")
 
 
 def _stamp(path: Path) -> None:

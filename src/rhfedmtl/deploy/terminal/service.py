@@ -1,6 +1,20 @@
-"""The process of a terminal: owns its rows and dual variables, connects outwards to its station, answers its orders.
+"""The process of a terminal: `TerminalService` holds the rows and duals, and answers its station.
 
-The role decides; this service carries messages, and writes the role's state down before an update goes out.
+`serve` runs it. It connects outwards to its station and opens no port. The role (`rhfedmtl.roles.terminal`) computes;
+the service moves messages, and saves the state of the role before an update leaves.
+
+Theory of operation:
+
+1. `MeteredLink` connects and sends the hello: incarnation, last round, pending update, epoch of the station.
+2. The welcome brings the job. The owner's rules may exclude it: then the terminal declines and stays idle. Otherwise it
+   compiles its kernel, takes over the agreements and joins with its share Xᵀα. (If sums are masked or noised, it joins
+   with a zero share.) A terminal with a pending update need not join: it is a member already.
+3. Orders, probes and questions of round zero go to `RowAnswers`. The service handles a message at a time.
+4. Old state. If the station lost its memory (another epoch), the terminal joins again with its duals. If the station
+   knows a later incarnation, this state is an old copy: the terminal joins as a newcomer. If the duals do not fit the
+   rows, it starts again at α = 0.
+5. A release makes the terminal send its share and leave. The goodbye names the next station. If it names no
+   station, the process ends.
 """
 
 from __future__ import annotations
@@ -29,11 +43,18 @@ from rhfedmtl.roles.terminal import OldStateError, Phase
 
 
 class TerminalService:
-    """Membership of one terminal: it greets a station, joins it, agrees on round zero, moves, and leaves.
+    """Service of a terminal: it greets a station, joins it, agrees on round zero, moves, and leaves.
 
-    `serve` runs it. ``method_of`` finds the method of a job; ``warm_up`` is called before the terminal joins.
-    `RowAnswers` answers questions about rows, `MeteredLink` sends, and `TerminalMemory` remembers. The service never
-    handles two messages at the same time.
+    Parameters
+    ----------
+    config : TerminalConfig
+        Configuration of the terminal.
+    log, meters : Log, Meters
+        Log and metrics of the process.
+    method_of : callable
+        Returns the method of a job.
+    warm_up : callable
+        Compiles the kernel before the terminal joins.
     """
 
     def __init__(
@@ -78,26 +99,26 @@ class TerminalService:
         return self.link.uplink.connected
 
     async def run(self) -> None:
-        """Serve until told to stop, or until the terminal has left the network."""
+        """Serve until `close`, or until the terminal has left the network."""
         await self.link.run()
 
     async def close(self) -> None:
-        """End after the present message; the state is on disk already."""
+        """Finish the present message, save the state, and disconnect."""
         async with self._busy:
             self.memory.save(fsync=True)
         await self.link.uplink.close()
 
     def renew(self) -> None:
-        """Connect again if the credentials have changed; heed the owner's wishes."""
+        """Reconnect if the credentials have changed, and check the owner's wishes."""
         self.link.uplink.renew()
         self.link.heed_owner()
 
     async def handle(self, name: str, content: Any) -> None:
-        """Do what the station asks for; a state that cannot be used any more is given up, and the terminal joins."""
+        """Carry out a message of the station. If the state can no longer be used, give it up and join again."""
         memory = self.memory
         if memory.role is None and name != "welcome":  # it has declined the job
             return
-        async with self._busy:  # the state is not written down while a message is being worked on
+        async with self._busy:  # `close` must not save the state in the middle of a message
             try:
                 await self.handlers[name](content)
             except OldStateError as error:
@@ -122,7 +143,7 @@ class TerminalService:
         )
 
     async def welcome(self, welcome: wire.Welcome) -> None:
-        """Take up what the station says at the beginning of a stream, and join."""
+        """Take over job and agreements from the welcome of a stream, and join."""
         memory = self.memory
         if memory.role is None:
             memory.begin(welcome.job, int(welcome.incarnation))
@@ -153,14 +174,14 @@ class TerminalService:
         return self._present()
 
     def _present(self) -> None:
-        """Join, or leave if the terminal is on its way out. With a pending update it is a member already."""
+        """Join, or leave if a release has come. A terminal with a pending update is a member already."""
         memory, role = self.memory, self.memory.terminal
         if role.phase is Phase.LEAVING:
             self._leave(Release(memory.identity.number, Verdict()))
         elif role.pending is None:
             sealed = role.method.channel.sealed
             if sealed and role.phase is Phase.DETACHED and role.state.alpha.any():
-                self._log("state given up", "warning", reason="sums are sealed: a terminal joins one with nothing")
+                self._log("state given up", "warning", reason="sums are sealed: a terminal joins with a zero share")
                 memory.give_up()
                 role = memory.terminal
             join = role.join()
@@ -186,7 +207,7 @@ class TerminalService:
         self.answers.check_addressee(content.terminal)
         goodbye, role = codec.from_wire(Goodbye, content), self.memory.terminal
         if role.method.channel.sealed and goodbye.incarnation == role.incarnation:
-            role.abandon()  # the other terminals told what stays in the sum: nothing of this one does
+            role.abandon()  # the other terminals sent the sum of what stays: nothing of this terminal stays in it
         role.goodbye(goodbye)
         if role.phase is Phase.DETACHED:
             self._move(content.destination if content.HasField("destination") else None)
@@ -198,7 +219,7 @@ class TerminalService:
             self.memory.place.CopyFrom(place)
         else:
             self._log("left the network")
-            self._owner.note_gone()
+            self._owner.note_withdrawn()
             self.link.uplink.closing = True
         self.memory.epoch = ""
         self.memory.save()
@@ -207,6 +228,6 @@ class TerminalService:
     # Round zero.
 
     async def _agree(self, name: str, done: str, content: Any) -> None:
-        """Take over one of the agreements, and confirm it with an empty message named ``done``."""
+        """Take over an agreement, and confirm it with an empty message named ``done``."""
         self.memory.agree(jobs.Agreement(**{name: codec.from_wire(jobs.AGREED[name], content)}))
         self.link.send(**{done: wire.Nothing()})

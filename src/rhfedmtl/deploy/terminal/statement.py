@@ -1,4 +1,4 @@
-"""The statement of a terminal's account, for its owner: messages, bytes, budget and privacy."""
+"""The statement that `rhfedmtl-terminal account` prints for the owner: messages, bytes, byte budget and privacy."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import asdict
 from typing import Any
 
 from rhfedmtl.deploy.node.config import TerminalConfig
-from rhfedmtl.deploy.terminal.account import CONTENTS, DOWN, UP, Account, added, read
+from rhfedmtl.deploy.terminal.account import CONTENTS, DOWN, UP, Account, add_up, read
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, Owner
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.maths.gaussian_privacy import epsilon_of
 
 
 def statement(config: TerminalConfig, state: wire.TerminalFile, *, by_day: bool) -> tuple[dict[str, Any], str]:
-    """Return the statement as facts for JSON, and as text; ``by_day`` has a line for each day and station."""
+    """Return the statement as facts for JSON and as text. With ``by_day``, it has a line for each day and station."""
     path, owner = config.state / ACCOUNT, Owner(config.state)
     budget = Account(path, config.byte_budget, config.budget_days)
-    lines = added(read(path), by_day=by_day)
-    standing = f"withdrawn on {owner.gone}" if owner.gone else "paused" if owner.paused else "takes part"
+    lines = add_up(read(path), by_day=by_day)
+    withdrawal = owner.withdrawn_on
+    standing = f"withdrawn on {withdrawal}" if withdrawal else "paused" if owner.paused else "takes part"
     privacy: dict[str, Any] = {"epsilon": None}
-    if state.HasField("noising") and not math.isinf(state.privacy):  # else something left without noise
+    if state.HasField("noising") and not math.isinf(state.privacy):  # infinite if something left without noise
         privacy = {"epsilon": epsilon_of(state.privacy**0.5, state.noising.delta), "delta": state.noising.delta}
     facts: dict[str, Any] = {"terminal": str(config.identity.uri), "standing": standing}
     facts["lines"] = [asdict(line) for line in lines]
@@ -38,9 +39,9 @@ def statement(config: TerminalConfig, state: wire.TerminalFile, *, by_day: bool)
     if config.byte_budget:
         text.append(f"byte budget: {budget.in_words}")
     text += [
-        f"ε: {privacy['epsilon']:.4g} at δ = {privacy['delta']:g} of all that left, by the noise that it is hidden in."
+        f"ε: {privacy['epsilon']:.4g} at δ = {privacy['delta']:g} for everything that left, through the noise in it."
         if privacy["epsilon"] is not None
-        else "ε: none. What is sent is exact, without noise: a long series of updates can tell about rows.",
+        else "ε: none. Messages are exact, without noise: a long series of updates can reveal information about rows.",
         f"Rows ({config.data}) and their dual variables never left.",
     ]
     return facts, "\n".join(text) + "\n"
