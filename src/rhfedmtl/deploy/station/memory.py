@@ -127,7 +127,7 @@ class Memory:
 
     @property
     def sealed(self) -> bool:
-        """True if no share of a single terminal may enter or leave the sum."""
+        """True if no share may enter or leave the sum alone, because the difference would reveal it."""
         return self.role is not None and self.role.method.channel.sealed
 
     def ready_to_leave(self, room: MaskRoom) -> frozenset[int]:

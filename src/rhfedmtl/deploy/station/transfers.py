@@ -22,7 +22,8 @@ class Transfers:
     """Carries out decisions of operators and owners about single terminals.
 
     In the clear, a terminal leaves alone. From a masked sum, it leaves together with its whole group, after the members
-    that stay have sent the masked sum of their shares. It never asks a terminal that leaves a masked sum for its share.
+    that stay have sent their shares under masks, of which the station sees only the sum. It never asks a terminal that
+    leaves a masked sum for its share.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Transfers:
     async def _let_go(self, role: SummingStation) -> None:
         """Let terminals leave a masked sum together with their groups; the caller holds the turn.
 
-        The members that stay send the masked sum of their shares, so the terminals that leave need not be connected.
+        The members that stay send their shares under masks, so the terminals that leave need not be connected.
         """
         memory, attendance = self._memory, self._members.attendance
         leaving = memory.ready_to_leave(attendance.room)

@@ -1,4 +1,6 @@
-"""The account of a terminal: each message that left or came in, and the byte budget. The owner can read it as a table.
+"""The account of a terminal: each message that left or came in, and the byte budget.
+
+The file is CSV, so the owner can read it without this library.
 
 `MeteredLink` writes each message to ``account.csv`` before the message leaves. When the file grows, the lines of a day
 are added up. Bytes include frames, TLS records and handshakes; TCP and IP add about 40 bytes per packet.
@@ -27,7 +29,7 @@ CONTENTS = {
     "join": "number of rows, and the share Xᵀα",
     "update": "the change XᵀΔα from some steps, and their gains",
     "sums": "sums of losses and of dual terms over all rows, and a gradient",
-    "tally": "counts of test rows by class and predicted class",
+    "tally": "counts of test rows by class and predicted class (regression: the sum of squared errors)",
     "leave": "the share Xᵀα, to take it out of the sum",
     "declined": "that its site does not allow a request, or that it withholds its part of a sum, and why",
     "key": "a public key for masks, and proof that the key belongs to this terminal",

@@ -62,7 +62,7 @@ class MaskedAnswers:
         self._masker = self._new_masker()
 
     def begin(self) -> Body:
-        """Return a new key for a new stream. Words of earlier streams can no longer be unmasked."""
+        """Return a new key for a new stream. Nothing of earlier streams can be opened any more."""
         self._masker = self._new_masker()
         return {"key": codec.to_wire(self._masker.key, group=sorted(self.group or ()))}
 

@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     add_folder(account)
     account.add_argument("--days", action="store_true", help="a line for each day and station")
     add_folder(
-        add("pause", "stay away from the network, over restarts too, until `resume`", "A running terminal stops too.")
+        add("pause", "stay away from the network, over restarts too, until `resume`", "A running terminal disconnects.")
     )
     add_folder(add("resume", "take part again after `pause`", "A running terminal connects again."))
     withdraw = add(

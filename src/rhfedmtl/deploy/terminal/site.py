@@ -25,7 +25,7 @@ COUNTED = ("day", "steps_of_day", "releases", "privacy")
 
 
 def forget_learned(file: StateFile) -> None:
-    """Delete the training state of a terminal, but keep its place and the amounts that count for its owner's rules."""
+    """Delete the training state of a terminal. Keep its place and the amounts used: those messages have left."""
     try:
         old = wire.TerminalFile.FromString(file.read() or b"")
     except CorruptError:
