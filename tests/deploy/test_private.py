@@ -230,7 +230,7 @@ def test_a_terminal_keeps_to_its_own_bound(tmp_path: Path) -> None:
             await service.link.uplink.receive(wire.TerminalDown(**body).SerializeToString())
 
         await tell(welcome=wire.Welcome(job=inside.job(folder), epoch="e"))
-        assert "no noise hides" in service.disclosure.refuses(order.local_steps)
+        assert "a message without noise" in service.disclosure.refuses(order.local_steps)
         with pytest.raises(PeerError, match="single terminal are not sent"):
             await tell(ask_moments=wire.Nothing())
         await tell(noising=codec.to_wire(Noising(1.0, 0.5, 1e-6)))
@@ -286,7 +286,7 @@ def test_a_terminal_that_does_not_know_what_it_told_tells_nothing_more(tmp_path:
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ConfigError, match="to begin an account that counts nothing"):
+    with pytest.raises(ConfigError, match="to start an account without the earlier messages"):
         inside.make_terminal(folder, state)
     (state / "account.csv").unlink()
     file.unlink(missing_ok=True)

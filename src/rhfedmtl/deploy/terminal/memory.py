@@ -219,7 +219,7 @@ class TerminalMemory:
         self.begin(record.job)
         if self.terminal.n_samples != record.rows or record.rows_digest not in (b"", self._rows_digest):
             raise ConfigError(
-                f"{config.data} has other rows than the {record.rows} rows of {self.file.path}: "
+                f"{config.data} has other rows than the {record.rows} that {self.file.path} was made with: "
                 "put the old rows back, or move that file away, and this terminal starts again with the new rows"
             )
         self.epoch = record.epoch

@@ -10,9 +10,9 @@ Theory of operation:
    compiles its kernel, takes over the agreements and joins with its share Xᵀα. (If sums are masked or noised, it joins
    with a zero share.) A terminal with a pending update need not join: it is a member already.
 3. Orders, probes and questions of round zero go to `RowAnswers`. The service handles a message at a time.
-4. Old state. If the station lost its memory (another epoch), the terminal joins again with its duals. If the station
-   knows a later incarnation, this state is an old copy: the terminal joins as a newcomer. If the duals do not fit the
-   rows, it starts again at α = 0.
+4. Old state. If the station lost its memory (another epoch), the terminal joins again with its duals, or at α = 0 if
+   sums are masked or noised. If the station knows a later incarnation, this state is an old copy: the terminal joins as
+   a newcomer. If the duals do not fit the rows, it starts again at α = 0.
 5. A release makes the terminal send its share and leave. The goodbye names the next station. If it names no
    station, the process ends.
 """
