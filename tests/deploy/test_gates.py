@@ -745,7 +745,7 @@ def test_a_node_that_is_kept_from_taking_leave_ends_all_the_same(folder: Path, m
         return Clinging()
 
     cloud = serve.Role("cloud", read_cloud, made)
-    assert serve.serve(cloud, [folder / "cloud" / "cloud.toml"])["ended"] == "told to"
+    assert serve.serve(cloud, [folder / "cloud" / "cloud.toml"])["ended"] == "stopped"
 
 
 def test_a_node_that_breaks_off_says_why_before_it_takes_leave(

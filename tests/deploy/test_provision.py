@@ -305,7 +305,7 @@ def test_ends_and_resets_are_told_as_json(tmp_path: Path) -> None:
             assert node.poll() is None
         node.terminate()
         told = json.loads(node.communicate(timeout=nets.PATIENCE_S)[0])
-    assert (told["role"], told["nodes"], told["ended"]) == ("terminal", 1, "told to")
+    assert (told["role"], told["nodes"], told["ended"]) == ("terminal", 1, "stopped")
     done = CliRunner().invoke(app, ["network", "reset", str(folder), "--yes", "--json"])
     assert json.loads(done.output) == {"folder": str(folder), "nodes": 7}
 

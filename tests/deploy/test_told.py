@@ -143,7 +143,7 @@ def test_a_node_that_is_alone_says_so_seldom(net: Path, tmp_path: Path, capsys: 
         link._log = log = Log("station 0")
         link._note_link(above)
         for _ in range(24 * 3600):
-            link._say_no_link(above, "127.0.0.1:1")
+            link._log_no_link(above, "127.0.0.1:1")
         assert log.last_error.startswith("no link")
         lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
         assert [line["tries"] for line in lines[:4]] == [1, 2, 4, 8]

@@ -106,7 +106,7 @@ class PeerSession:
         data = self._models.shortened(message, dtype).SerializeToString()
         if self.outbox.put(name, data):
             return len(data)
-        self.end("it does not read what it is sent")
+        self.end("it does not read its messages")
         return 0
 
     def end(self, reason: str) -> None:
@@ -117,7 +117,7 @@ class PeerSession:
 
 
 class Rate:
-    """A limit of messages in a second, and of messages at once."""
+    """Rate limit: so many messages per second, and in a burst."""
 
     __slots__ = ("_at", "_left", "_per_second")
 
@@ -126,7 +126,7 @@ class Rate:
         self._left, self._at = per_second, time.monotonic()
 
     def allows(self) -> bool:
-        """Count a message; False if it is above the limit."""
+        """Count a message; return False if it exceeds the limit."""
         now = time.monotonic()
         self._left = min(self._per_second, self._left + (now - self._at) * self._per_second) - 1.0
         self._at = now

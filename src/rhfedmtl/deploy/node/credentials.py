@@ -263,7 +263,7 @@ class Credentials:
             key: Any = certificate.public_key()
             key.verify(proof[end:], text, ec.ECDSA(hashes.SHA256()))
         except (ValueError, TypeError, AttributeError, struct.error, InvalidSignature) as error:
-            raise PeerError(f"an invalid proof of {identity}: {error or type(error).__name__}") from None
+            raise PeerError(f"a proof of {identity} is invalid: {error or type(error).__name__}") from None
         if peer.identity != identity or peer.expired:
             raise PeerError(f"a proof of {identity} by {peer.identity.uri}, valid until {peer.until:%Y-%m-%d}")
 

@@ -166,7 +166,7 @@ async def _serve(role: Role, paths: Sequence[Path], abandoned: Callable[[], bool
             await asyncio.wait_for(running, LAST_S)
         if error is not None:
             raise error
-        return "told to" if stop.is_set() else "left the network"
+        return "stopped" if stop.is_set() else "left the network"
     finally:
         watch.cancel()
         running.cancel()
