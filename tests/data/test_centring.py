@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.data.centring import NUMBERS, added, label_sums, levels
+from rhfedmtl.data.centring import NUMBERS, combined_label_sums, label_sums, levels
 from rhfedmtl.data.federation import Source
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.split import Split, federate
@@ -31,7 +31,7 @@ def test_sums_are_weighted_means_and_spreads() -> None:
     y, s = rng.normal(1e6, 1.0, 50), rng.random(50)
     whole = label_sums(y, s, [0, 7, 30, 50], [0, 3])[0]
     parts = [label_sums(y[a:b], s[a:b], [0, b - a], [0, 1])[0] for a, b in ((0, 7), (7, 30), (30, 50))]
-    assert added(parts).tolist() == whole.tolist()
+    assert combined_label_sums(parts).tolist() == whole.tolist()
     centre = np.average(y, weights=s)
     np.testing.assert_allclose(whole, [s.sum(), centre, s @ (y - centre) ** 2], rtol=1e-9)
 

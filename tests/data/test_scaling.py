@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler, normalize
 
 from rhfedmtl.data import threads
-from rhfedmtl.data.mapped import map_of, room_like
+from rhfedmtl.data.mapped import buffer_like, map_of
 from rhfedmtl.data.scaling import SCALES, Moments, Scaler, scalers, total
 from rhfedmtl.data.sums import station_moments
 from rhfedmtl.errors import ConfigError, DataError
@@ -258,4 +258,4 @@ def test_room_is_found_where_the_folder_is_gone(tmp_path: Path) -> None:
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     (tmp_path / "X.npy").unlink()
     tmp_path.rmdir()
-    assert map_of(room_like(mapped)) is not None
+    assert map_of(buffer_like(mapped)) is not None

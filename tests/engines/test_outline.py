@@ -32,7 +32,7 @@ def outline(fetched: list[int]) -> Outline:
         fetched.append(1)
         return whole.sizes
 
-    return Outline.made(facts(whole), UNEVEN, fetch)
+    return Outline.from_facts(facts(whole), UNEVEN, fetch)
 
 
 def learn(name: str, engine: str, data: Any, weather: str = "calm", **more: Any) -> Result:

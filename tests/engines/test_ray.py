@@ -354,7 +354,7 @@ def test_too_little_memory_is_said_before_anything_is_started(monkeypatch: pytes
     with pytest.raises(ClusterError, match=r"node 10.0.0.1 take about 0 MiB, and it has 0 MiB"):
         engine.check_room([plan, plan], [NODE._replace(memory=1.5 * plan.bytes)] * 2)
     known, recipe = facts(data), Recipe(Request(), 0)
-    reading, mapped = (Outline.made({**known, "mapped": m}, recipe, lambda: data.sizes) for m in (False, True))
+    reading, mapped = (Outline.from_facts({**known, "mapped": m}, recipe, lambda: data.sizes) for m in (False, True))
     assert engine.bytes_of(reading, part) - engine.bytes_of(mapped, part) == data.X.nbytes
 
 

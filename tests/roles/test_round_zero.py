@@ -9,7 +9,7 @@ import pytest
 from tests.roles.test_summed import METHOD, world
 
 from rhfedmtl.algorithms.options import Options, build
-from rhfedmtl.data.centring import added, label_sums
+from rhfedmtl.data.centring import combined_label_sums, label_sums
 from rhfedmtl.data.request import Request
 from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.engines.inprocess import InProcess
@@ -36,7 +36,7 @@ def test_label_sums_are_those_of_the_labels() -> None:
     rng = np.random.default_rng(4)
     y, weight = 1e4 + rng.normal(size=30), rng.random(30)
     parts = label_sums(y, weight, np.arange(0, 31, 5), np.arange(7))
-    np.testing.assert_allclose(together(Spreads.of_labels(parts)).labels, added(parts), rtol=1e-12)
+    np.testing.assert_allclose(together(Spreads.of_labels(parts)).labels, combined_label_sums(parts), rtol=1e-12)
 
 
 def test_words_add_up_exactly_in_any_order() -> None:

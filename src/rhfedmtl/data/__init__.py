@@ -1,6 +1,7 @@
-"""Data: federations of tasks × terminals, loaders, the two-level split, arithmetic of standardisation.
+"""Data sets, the split into tasks and terminals, and the arithmetic of standardisation.
 
-Names are imported when first used, so that importing this package costs nothing.
+Start with `load` (a data set by name) or `from_frame` (a pandas or Polars frame), and turn its rows into a `Federation`
+with `federate`. Each name is imported on first use, to keep ``import rhfedmtl.data`` cheap.
 """
 
 from importlib import import_module

@@ -1,4 +1,8 @@
-"""Where data files lie, and how they get there: downloads that resume, are checked, and appear only when whole."""
+"""Find data files, and download them into a cache.
+
+Loaders call `find` for files that the user already has, and `download` otherwise. A download resumes after a broken
+connection, and is checked against its SHA-256 before it gets its final name.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ TIMEOUT_S = 30.0
 
 
 def cache_folder() -> Path:
-    """``RHFEDMTL_CACHE``, or the platform's folder for caches."""
+    """Return ``RHFEDMTL_CACHE``, or the platform's cache folder."""
     chosen = os.environ.get("RHFEDMTL_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -28,7 +32,7 @@ def cache_folder() -> Path:
 
 
 def find(names: Iterable[str]) -> Path | None:
-    """First of ``names`` in ``RHFEDMTL_DATA`` (a folder with data that the user already has) or in the cache."""
+    """Return the first of ``names`` that exists in ``RHFEDMTL_DATA`` (the user's own data folder) or in the cache."""
     own = os.environ.get("RHFEDMTL_DATA")
     folders = [Path(own).expanduser()] if own else []
     candidates = (folder / name for folder in [*folders, cache_folder()] for name in names)
@@ -36,29 +40,29 @@ def find(names: Iterable[str]) -> Path | None:
 
 
 def existing(path: Path) -> Path:
-    """Return ``path``, or say that it is not there."""
+    """Return ``path``, or raise an error if it does not exist."""
     if not path.exists():
         raise DataError(f"no such file or folder: {path}")
     return path
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def download(url: str, name: str, digest: str, otherwise: str) -> Path:
-    """File ``name`` in the cache, fetched from ``url`` unless it is there already with the right SHA-256.
+    """Return file ``name`` in the cache; download it from ``url`` unless the file is there with the right SHA-256.
 
-    A broken connection leaves ``name.part``, from which the next call goes on. ``otherwise`` says what to do where
-    there is no network.
+    A broken connection leaves ``name.part``, and the next call continues from it. ``otherwise`` ends the error message:
+    it tells the user what to do without a network.
     """
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        whole = folder / name
-        if not (whole.exists() and sha256(whole) == digest):
+        file = folder / name
+        if not (file.exists() and sha256(file) == digest):
             part = _fetched(url, folder / f"{name}.part")
             if sha256(part) != digest:
                 part.unlink()
@@ -66,8 +70,8 @@ def download(url: str, name: str, digest: str, otherwise: str) -> Path:
                     f"{url} does not have the SHA-256 {digest} that is expected, and was thrown away: "
                     f"the file changed at its source or on the way; {otherwise}"
                 )
-            part.replace(whole)
-        return whole
+            part.replace(file)
+        return file
     except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError, _CutOffError) as error:
         reason = getattr(error, "reason", error)
         raise DataError(f"cannot download {url} ({reason}): {otherwise}") from error
@@ -78,16 +82,16 @@ def download(url: str, name: str, digest: str, otherwise: str) -> Path:
 
 
 class _CutOffError(Exception):
-    """The connection ended before the file did."""
+    """The connection ended before the end of the file."""
 
 
 def _fetched(url: str, part: Path) -> Path:
-    """All of ``url`` in the file ``part``: what has arrived is kept, and only what is missing is asked for."""
+    """Download ``url`` into ``part``; continue from the bytes that ``part`` already has."""
     have = part.stat().st_size if part.exists() else 0
     try:
         _fetch(url, part, have)
     except urllib.error.HTTPError as error:
-        # 416: the part is as long as the file, or longer than a file that changed; start anew.
+        # 416: the part is as long as the file, or the file has changed and is shorter; start again.
         if error.code != 416 or not have:
             raise
         _fetch(url, part, 0)

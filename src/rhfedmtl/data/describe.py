@@ -1,4 +1,4 @@
-"""What a source or a federation holds: as plain values, and as text of at most 80 columns."""
+"""Describe a source or a federation, as plain values (``--json``) or as text of at most 80 columns (``data show``)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy.typing as npt
 from rhfedmtl.data.federation import Federation, Origin, Source
 
 WIDTH = 80
-MOST_TASKS = 20
+MAX_TASKS = 20
 
 
 def summary(data: Source | Federation) -> dict[str, Any]:
-    """Sizes, classes and origin as plain values, for ``--json``."""
+    """Return sizes, classes and origin as plain values, for ``--json``."""
     return _source_summary(data) if isinstance(data, Source) else _federation_summary(data)
 
 
 def text(data: Source | Federation) -> str:
-    """Sizes, classes and origin as text of at most 80 columns."""
+    """Return sizes, classes and origin as text of at most 80 columns."""
     if isinstance(data, Federation):
         facts = _federation_summary(data)
         total = f"{facts['train_rows']:,} for training, {facts['test_rows']:,} for test"
@@ -33,10 +33,10 @@ def text(data: Source | Federation) -> str:
         ]
         rows = [f"{'task':<32}{'terminals':>12}{'training rows':>16}{'test rows':>12}"]
         for name, task in facts["per_task"].items():
-            shown = textwrap.shorten(name, 31, placeholder="…") or name[:31]
-            rows.append(f"{shown:<32}{task['terminals']:>12,}{task['train_rows']:>16,}{task['test_rows']:>12,}")
-        if facts["tasks"] > MOST_TASKS:
-            rows.append(f"… and {facts['tasks'] - MOST_TASKS:,} more tasks")
+            short_name = textwrap.shorten(name, 31, placeholder="…") or name[:31]
+            rows.append(f"{short_name:<32}{task['terminals']:>12,}{task['train_rows']:>16,}{task['test_rows']:>12,}")
+        if facts["tasks"] > MAX_TASKS:
+            rows.append(f"… and {facts['tasks'] - MAX_TASKS:,} more tasks")
         return _text(facts, lines) + "\n\n" + "\n".join(rows)
     facts = _source_summary(data)
     sizes = np.array(list(facts["rows_per_task"].values()))
@@ -50,12 +50,12 @@ def text(data: Source | Federation) -> str:
         lines.append(("terminals", f"{facts['terminals']:,} by a column"))
     if facts["groups"] is not None:
         lines.append(("groups", f"{facts['groups']:,} (kept whole by --grouped)"))
-    columns = [("column", f"{name}: {what}") for name, what in data.treatment]
+    columns = [("column", f"{name}: {use}") for name, use in data.treatment]
     return _text(facts, [*lines, *columns])
 
 
 def _source_summary(source: Source) -> dict[str, Any]:
-    """Sizes, classes and origin of rows that are not split yet."""
+    """Return sizes, classes and origin of rows that are not split yet."""
     sizes = np.bincount(source.task, minlength=len(source.task_names))
     return {
         **_head(source.origin, source.kind),
@@ -73,14 +73,14 @@ def _source_summary(source: Source) -> dict[str, Any]:
 
 
 def _terminals(source: Source) -> int | None:
-    """Terminals that a column names: the same name under two tasks is two of them, as in a split."""
+    """Return the number of terminals in the terminal column; a name under two tasks counts twice, as in a split."""
     if source.terminal is None:
         return None
     return len(np.unique(np.column_stack([source.task, source.terminal]), axis=0))
 
 
 def _federation_summary(federation: Federation) -> dict[str, Any]:
-    """Sizes of tasks and terminals, classes and origin of a federation."""
+    """Return sizes of tasks and terminals, classes and origin of a federation."""
     sizes = np.diff(federation.terminal_offsets)
     tasks = {
         "terminals": np.diff(federation.task_offsets),
@@ -100,7 +100,7 @@ def _federation_summary(federation: Federation) -> dict[str, Any]:
         "test_labels": _labels(federation.test_y, federation.class_names),
         "per_task": {
             name: {key: int(values[b]) for key, values in tasks.items()}
-            for b, name in enumerate(federation.task_names[:MOST_TASKS])
+            for b, name in enumerate(federation.task_names[:MAX_TASKS])
         },
         "notes": list(federation.notes),
         "megabytes": round((federation.X.nbytes + federation.test_X.nbytes) / 1e6, 1),
@@ -118,7 +118,7 @@ def _head(origin: Origin, kind: str) -> dict[str, Any]:
 
 
 def _labels(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> dict[str, Any]:
-    """Rows of each class, or the spread of the labels of a regression."""
+    """Return the number of rows of each class, or the spread of the labels of a regression."""
     if not class_names:
         return _spread(y)
     counts = sum(
@@ -142,9 +142,9 @@ def _spread(values: npt.NDArray[Any]) -> dict[str, Any]:
 def _label_lines(title: str, labels: dict[str, Any], kind: str) -> list[tuple[str, str]]:
     if kind == "regression":
         return [(title, _range(labels) if labels["mean"] is not None else "none")]
-    shown = [f"{name} {count:,}" for name, count in list(labels.items())[:MOST_TASKS]]
-    more = f", … ({len(labels)} classes)" if len(labels) > MOST_TASKS else ""
-    return [(title, ", ".join(shown) + more)]
+    counts = [f"{name} {count:,}" for name, count in list(labels.items())[:MAX_TASKS]]
+    more = f", … ({len(labels)} classes)" if len(labels) > MAX_TASKS else ""
+    return [(title, ", ".join(counts) + more)]
 
 
 def _range(spread: dict[str, Any]) -> str:

@@ -1,4 +1,9 @@
-"""A federation: the training rows of every terminal under every base station, and the test rows of every task."""
+"""The data structures of a training: `Source` (rows before the split) and `Federation` (tasks × terminals).
+
+Loaders return a `Source`, `split.federate` turns it into a `Federation`, and every engine trains on a federation. Both
+classes check their arrays on construction and make them read-only, so a federation never changes. To change how rows
+are divided, see `split` and `partition`; to add a data set, see `registry`.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +23,15 @@ from rhfedmtl.errors import DataError
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 LARGEST = 1e100
-"""Features and labels beyond this are refused: their squares, summed, would overflow."""
+"""Larger features and labels are refused: the sum of their squares could overflow."""
 Kind = Literal["binary", "classes", "regression"]
 ARRAYS = ("X", "y", "terminal_offsets", "task_offsets", "test_X", "test_y", "test_offsets", "sample_weight")
-"""What a federation is saved as; groups have done their work once rows are held out."""
+"""Arrays that a saved federation contains. Groups are not saved: the test rows are already separate."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where data came from and under which terms."""
+    """Name, source, licence and citation of a data set."""
 
     name: str
     source: str = "given in memory"
@@ -36,16 +41,31 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Rows from one place, before they are split into tasks and terminals.
+    """Rows of a data set before they are split into tasks and terminals.
 
-    ``y`` holds codes into ``class_names``, or numbers where ``class_names`` is empty (regression). ``task`` and
-    ``terminal`` hold codes. Rows of one ``group`` belong together and a grouped split keeps them so; within a
-    task, rows stand in the order in which they were recorded.
+    Within a task, rows have the order in which they were recorded.
 
-    Where ``spelled`` says something of each column, ``X`` is a table as it came: gaps are NaN and texts are codes into
-    what it lists; a split makes features of them (`preparation`). ``gap_words`` are the user's own for gaps, ``notes``
-    is what a reader should know of how the rows came about, ``treatment`` what becomes of each column,
-    ``small_tasks`` what a split does with a task of one row or one class (`loaders.table`).
+    Attributes
+    ----------
+    X
+        Rows × features. If ``spelled`` is set, a table with gaps as NaN and texts as codes; a split turns it into
+        features (`preparation`).
+    y
+        Codes into ``class_names``; plain numbers for a regression, which has no class names.
+    task, terminal
+        Codes of every row's task and terminal.
+    group
+        Code of every row's group. A grouped split keeps all rows of a group on the same side.
+    spelled
+        For each column of a table, the texts that its codes stand for.
+    gap_words
+        Words that the user added for gaps.
+    small_tasks
+        Treatment of tasks with a single row or a single class in a split (`loaders.table`).
+    notes
+        Facts about the origin of the rows that a user should read.
+    treatment
+        For each column of a table, its use in words.
     """
 
     X: FloatArray
@@ -65,7 +85,7 @@ class Source:
     treatment: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no split could use (wrong sizes, unknown codes, NaN), and make every array read-only."""
+        """Refuse wrong sizes, unknown codes and NaN, and make every array read-only."""
         object.__setattr__(self, "X", as_rows(self.X))
         for name in ("y", "task", "terminal", "group"):
             column = getattr(self, name)
@@ -94,14 +114,22 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Tasks × terminals, as read-only arrays that lie one after the other.
+    """Tasks × terminals, as read-only arrays in which the rows of a terminal are contiguous.
 
     Rows of terminal ``t`` are ``X[terminal_offsets[t]:terminal_offsets[t + 1]]``; terminals of task ``b`` are
     ``task_offsets[b]:task_offsets[b + 1]``; test rows of task ``b`` are
-    ``test_X[test_offsets[b]:test_offsets[b + 1]]``. Sizes may differ everywhere. ``group`` is that of every training
-    row, where groups were kept on one side of the test: whoever holds out more rows must do so too. ``preparation`` is
-    how features were made from a table with gaps or texts, ``notes`` what a reader should know of the data, and
-    ``terminals_drawn`` whether rows were shared out to terminals at random, so that these are no devices.
+    ``test_X[test_offsets[b]:test_offsets[b + 1]]``. Sizes may differ between tasks and between terminals.
+
+    Attributes
+    ----------
+    group
+        Group of every training row, if the split was grouped. Code that holds out more rows must keep groups together.
+    preparation
+        Encoding that turned a table with gaps or texts into features.
+    notes
+        Facts about the data that a user should read.
+    terminals_drawn
+        True if rows were assigned to terminals at random, which means that the terminals are not real devices.
     """
 
     X: FloatArray
@@ -136,9 +164,9 @@ class Federation:
             object.__setattr__(self, name, _read_only(getattr(self, name)))
 
     def _check_sizes(self) -> None:
-        for X, y, what in ((self.X, self.y, "training"), (self.test_X, self.test_y, "test")):
+        for X, y, role in ((self.X, self.y, "training"), (self.test_X, self.test_y, "test")):
             if X.ndim != 2 or len(X) != len(y):
-                raise DataError(f"{what} rows have shape {X.shape}, their labels {y.shape}: they must pair up")
+                raise DataError(f"{role} rows have shape {X.shape}, their labels {y.shape}: they must pair up")
         if self.X.shape[1] != self.test_X.shape[1]:
             raise DataError(f"training rows have {self.X.shape[1]} features, test rows {self.test_X.shape[1]}")
         if self.terminal_offsets[-1] != len(self.X):
@@ -196,22 +224,22 @@ class Federation:
 
     @classmethod
     def untested(cls, X: FloatArray, y: npt.NDArray[Any], terminals: IntArray, tasks: IntArray, **more: Any) -> Self:
-        """Training rows alone, by the offsets of terminals and tasks; ``more`` are other fields by name."""
-        # Arrays of their own for the test rows that there are not: parts of others would keep all rows alive.
+        """Build a federation without test rows; ``more`` are further fields by name."""
+        # Empty arrays with their own memory: an empty slice of X would keep all rows alive.
         nothing = np.empty_like(X, shape=(0, X.shape[1])), np.empty_like(y, shape=0)
         return cls(X, y, terminals, tasks, *nothing, np.zeros(len(tasks), dtype=np.int64), **more)
 
     def targets(self) -> npt.NDArray[np.float64]:
-        """Labels as the losses want them: ±1 in one column, one-vs-rest columns of ±1, or numbers in one column."""
+        """Return labels in the form of the losses: ±1 or numbers in a single column, or one-vs-rest columns of ±1."""
         return encode(self.y, self.class_names)
 
     def test_rows(self, task: int) -> tuple[FloatArray, npt.NDArray[Any]]:
-        """Test rows and labels of one task."""
+        """Return test rows and labels of a task."""
         rows = slice(self.test_offsets[task], self.test_offsets[task + 1])
         return self.test_X[rows], self.test_y[rows]
 
     def fingerprint(self) -> str:
-        """SHA-256 over everything that can change a result; worked out once, as nothing here ever changes."""
+        """Return the SHA-256 over everything that can change a result; computed once, as a federation never changes."""
         return self._fingerprint
 
     @cached_property
@@ -239,19 +267,19 @@ class Federation:
 
 
 def offsets(sizes: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Where parts of these sizes begin that lie one after the other, and where the last one ends."""
+    """Return the start of each of several consecutive parts with these sizes, and the end of the last part."""
     return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))])
 
 
 def kind_of(class_names: tuple[str, ...]) -> Kind:
-    """``regression`` without classes, ``binary`` with two, otherwise ``classes``."""
+    """Return ``regression`` for no classes, ``binary`` for two classes, ``classes`` for more."""
     if not class_names:
         return "regression"
     return "binary" if len(class_names) == 2 else "classes"
 
 
 def encode(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> npt.NDArray[np.float64]:
-    """Labels as columns: numbers as they are, two classes as one column of ±1, more as one-vs-rest columns."""
+    """Return labels as columns: numbers unchanged, two classes as a column of ±1, more as one-vs-rest columns."""
     if not class_names:
         return np.ascontiguousarray(y, dtype=np.float64).reshape(len(y), -1)
     codes = np.arange(len(class_names)) if len(class_names) > 2 else np.array([1])
@@ -259,15 +287,15 @@ def encode(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> npt.NDArray[np.
 
 
 def class_weights(y: npt.NDArray[Any], task: IntArray) -> npt.NDArray[np.float64]:
-    """n_b/(C_b n_bc) of every row: all C_b classes that a task has weigh the same in its loss."""
+    """Return the weight n_b/(C_b n_bc) of every row, which gives all C_b classes of a task equal weight in its loss."""
     pairs, place, counts = np.unique(np.column_stack([task, y]), axis=0, return_inverse=True, return_counts=True)
     tasks = pairs[:, 0].astype(np.int64)
-    each = np.bincount(task)[tasks] / (np.bincount(tasks)[tasks] * counts)
-    return np.asarray(each[place.ravel()])
+    pair_weights = np.bincount(task)[tasks] / (np.bincount(tasks)[tasks] * counts)
+    return np.asarray(pair_weights[place.ravel()])
 
 
 def as_rows(X: Any) -> FloatArray:
-    """Rows as a two-dimensional array of floats; floats keep their dtype and stay memory-mapped."""
+    """Return rows as a two-dimensional array of floats; floats keep their dtype and stay memory-mapped."""
     rows = np.asarray(X)
     if rows.ndim != 2:
         raise DataError(f"rows must form a table (two dimensions), got an array of shape {rows.shape}")
@@ -278,17 +306,17 @@ def as_rows(X: Any) -> FloatArray:
     return rows.astype(np.float64)
 
 
-def check_codes(codes: npt.NDArray[Any], n_names: int, what: str) -> None:
-    """Refuse codes that point outside of their names; memory stays small for any number of rows."""
+def check_codes(codes: npt.NDArray[Any], n_names: int, kind: str) -> None:
+    """Refuse codes outside of their list of names; the check uses little memory for any number of rows."""
     if codes.dtype.kind not in "iu":
-        raise DataError(f"{what} codes must be whole numbers, got dtype {codes.dtype}")
+        raise DataError(f"{kind} codes must be whole numbers, got dtype {codes.dtype}")
     if len(codes) and not (codes.min() >= 0 and codes.max() < n_names):
         row = int(np.flatnonzero((codes < 0) | (codes >= n_names))[0])
-        raise DataError(f"row {row}: {what} code {codes[row]} has no name, there are {n_names} names")
+        raise DataError(f"row {row}: {kind} code {codes[row]} has no name, there are {n_names} names")
 
 
 def check_labels(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> None:
-    """Labels are codes into the class names, or finite numbers where there are none."""
+    """Refuse labels that are neither codes into the class names nor (without class names) finite numbers."""
     if len(class_names) == 1:
         raise DataError(f"all rows have the class {class_names[0]!r}: there is nothing to tell apart")
     if class_names:
@@ -304,12 +332,12 @@ def check_labels(y: npt.NDArray[Any], class_names: tuple[str, ...]) -> None:
 
 
 def check_finite(X: FloatArray, feature_names: tuple[str, ...], where: Callable[[int], str]) -> None:
-    """Refuse NaN, infinity and what overflows when squared, block by block; names row and column."""
+    """Refuse NaN, infinity and numbers whose square overflows; the error names row and column. Works in blocks."""
     step = max(1, 2**18 // max(1, X.shape[1]))
-    most = min(LARGEST, float(np.finfo(X.dtype).max)) if X.dtype.kind == "f" else LARGEST
+    limit = min(LARGEST, float(np.finfo(X.dtype).max)) if X.dtype.kind == "f" else LARGEST
     for start in range(0, len(X), step):
         # NaN compares as false, so it is refused as well.
-        finite = np.abs(X[start : start + step]) <= most
+        finite = np.abs(X[start : start + step]) <= limit
         if not finite.all():
             row, column = (int(i) for i in np.argwhere(~finite)[0])
             name = repr(feature_names[column]) if feature_names else str(column)
@@ -328,7 +356,7 @@ def _read_only(array: Any) -> Any:
 
 
 def one_terminal_per_task(federation: Federation) -> Federation:
-    """Every station becomes one terminal that holds all of its rows."""
+    """Merge the terminals of every station into a single terminal with all of its rows."""
     return replace(
         federation,
         terminal_offsets=federation.terminal_offsets[federation.task_offsets],

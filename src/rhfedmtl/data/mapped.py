@@ -1,4 +1,4 @@
-"""Arrays that lie in files, and may be larger than the memory."""
+"""Arrays in memory-mapped files, for data that is larger than the memory."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import numpy.typing as npt
 
 
 def map_of(array: Any) -> np.memmap[Any, Any] | None:
-    """The memory map that an array is a part of, or None."""
+    """Return the memory map that an array is a view of, or None if it lies in memory."""
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
     return array
 
 
-def room_like(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Room for rows like these: in memory, or, where they are mapped from a file, in a nameless file beside it.
+def buffer_like(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an uninitialised array like ``array``: in memory, or in an unnamed file if ``array`` is memory-mapped.
 
-    Such a file is gone with the array. Where the folder cannot be written to, it lies among the temporary files.
+    The file lies in the folder of the mapped file, or among the temporary files if that folder is read-only. It
+    disappears together with the array.
     """
-    origin = map_of(array)
-    if origin is None or origin.filename is None or not array.size:
+    mapped = map_of(array)
+    if mapped is None or mapped.filename is None or not array.size:
         return np.empty_like(array, order="C", subok=False)
-    with _nameless(Path(origin.filename).parent) as file:
+    with _unnamed_file(Path(mapped.filename).parent) as file:
         return np.memmap(file, array.dtype, "w+", shape=array.shape)
 
 
-def _nameless(folder: Path) -> Any:
+def _unnamed_file(folder: Path) -> Any:
     try:
         return tempfile.TemporaryFile(dir=folder)
     except OSError:

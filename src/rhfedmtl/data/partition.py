@@ -1,7 +1,7 @@
-"""How the training rows of one task fall to its terminals.
+"""Divide the training rows of a task among its terminals.
 
-A partition names a terminal for every row, so each row lands in exactly one place by construction. A new way of
-dividing rows is one class here and its line in ``PARTITIONS``.
+`split.federate` calls a partition once per task. A partition returns the terminal of every row, so each row belongs to
+exactly one terminal by construction. To add a partition, write a class in this file and add a line to ``PARTITIONS``.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ IntArray = npt.NDArray[np.int64]
 
 
 class TaskRows(NamedTuple):
-    """What a partition may look at: the training rows of one task, in the order of recording."""
+    """Input of a partition: the training rows of one task, in the order of recording."""
 
     name: str
     stratum: IntArray
-    """Class of every row; for regression, its tenth of the task's labels."""
+    """Class of every row; for a regression, the decile of its label within the task."""
     terminal: npt.NDArray[np.integer[Any]] | None = None
-    """Code of the terminal column, where the data has one."""
+    """Code of the terminal column, if the data has such a column."""
 
 
 class Partition(Protocol):
-    """One way of dividing the rows of a task among its terminals."""
+    """A rule that divides the rows of a task among its terminals."""
 
     def assign(self, rows: TaskRows, n_terminals: int, rng: np.random.Generator) -> IntArray:
-        """Terminal, from 0, of every row; each terminal gets at least one."""
+        """Return the terminal (from 0) of every row; each terminal gets at least one row."""
         ...
 
 
 @dataclass(frozen=True)
 class Iid:
-    """At random, in sizes that differ by at most one."""
+    """Random assignment, in sizes that differ by at most 1."""
 
     def assign(self, rows: TaskRows, n_terminals: int, rng: np.random.Generator) -> IntArray:
-        """Shuffle the even blocks."""
+        """Shuffle the assignment of `Blocks`."""
         return rng.permutation(Blocks().assign(rows, n_terminals, rng))
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Contiguous stretches of the recording, in sizes that differ by at most one."""
+    """Contiguous stretches of the recording, in sizes that differ by at most 1."""
 
     def assign(self, rows: TaskRows, n_terminals: int, rng: np.random.Generator) -> IntArray:
-        """Cut where the recording stands; nothing is drawn."""
+        """Cut the recording in its order; ``rng`` is not used."""
         check_enough(rows, n_terminals)
         return np.repeat(np.arange(n_terminals), even(len(rows.stratum), n_terminals))
 
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Label skew: each class is shared out by its own draw from Dirichlet(alpha, …, alpha).
+    """Label skew: the rows of each class are divided by an independent draw from Dirichlet(alpha, …, alpha).
 
-    Small ``alpha`` gives terminals that see few classes; large ``alpha`` comes near to ``iid``.
+    With a small ``alpha`` a terminal sees few classes; a large ``alpha`` approaches ``iid``.
     """
 
     alpha: float = 0.5
@@ -68,7 +68,7 @@ class Dirichlet:
             raise ConfigError(f"dirichlet needs alpha > 0, got {self.alpha}")
 
     def assign(self, rows: TaskRows, n_terminals: int, rng: np.random.Generator) -> IntArray:
-        """Share out class by class, then give each empty terminal one row of the largest."""
+        """Divide class by class, then give each empty terminal a row of the largest terminal."""
         check_enough(rows, n_terminals)
         chosen = np.empty(len(rows.stratum), dtype=np.int64)
         for stratum in np.unique(rows.stratum):
@@ -86,7 +86,7 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """Sizes proportional to rank^-exponent, ranks dealt at random; the rows themselves at random."""
+    """Sizes proportional to rank^-exponent; ranks and rows are assigned at random."""
 
     exponent: float = 1.0
 
@@ -95,7 +95,7 @@ class PowerLaw:
             raise ConfigError(f"powerlaw needs an exponent of at least 0, got {self.exponent}")
 
     def assign(self, rows: TaskRows, n_terminals: int, rng: np.random.Generator) -> IntArray:
-        """One row for everybody, the others by the law."""
+        """Give every terminal a first row, and divide the remaining rows by the power law."""
         check_enough(rows, n_terminals)
         weights = np.arange(1, n_terminals + 1, dtype=np.float64) ** -self.exponent
         sizes = 1 + apportion(len(rows.stratum) - n_terminals, rng.permutation(weights))
@@ -104,37 +104,37 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class Column:
-    """By the terminal column of the data: as many terminals as a task has values there."""
+    """The terminal column of the data: each of a task's values in that column is a terminal."""
 
     def assign(self, rows: TaskRows, n_terminals: int, rng: np.random.Generator) -> IntArray:
-        """Follow the column; nothing is drawn."""
+        """Follow the column; ``rng`` is not used."""
         if rows.terminal is None:
             raise ConfigError("partition 'column' needs a terminal column, and this data has none: name it, or use iid")
         return np.asarray(np.unique(rows.terminal, return_inverse=True)[1], dtype=np.int64)
 
 
 def even(total: int, parts: int) -> IntArray:
-    """Sizes of ``parts`` parts that differ by at most one; the first ones are larger."""
+    """Return the sizes of ``parts`` parts that differ by at most 1; the first parts are larger."""
     return total // parts + (np.arange(parts) < total % parts).astype(np.int64)
 
 
 def apportion(total: int, weights: npt.ArrayLike) -> IntArray:
-    """Whole numbers in proportion to ``weights`` that add up to ``total``, by largest remainder.
+    """Return whole numbers in proportion to ``weights`` that add up to ``total``, by largest remainder.
 
-    With whole weights whose sum is at least ``total``, no part exceeds its weight.
+    If the weights are whole numbers with a sum of at least ``total``, no part exceeds its weight.
     """
     shares = np.asarray(weights, dtype=np.float64)
     scale = shares.sum()
-    # Tiny alphas can underflow every Dirichlet share to 0; then all parts are alike.
+    # Tiny alphas can underflow every Dirichlet share to 0; then all parts get equal shares.
     exact = total * (shares / scale) if scale > 0 else np.full(len(shares), total / len(shares))
-    whole: IntArray = np.floor(exact).astype(np.int64)
-    by_remainder = np.argsort(whole - exact, kind="stable")
-    whole[by_remainder[: total - int(whole.sum())]] += 1
-    return whole
+    rounded: IntArray = np.floor(exact).astype(np.int64)
+    by_remainder = np.argsort(rounded - exact, kind="stable")
+    rounded[by_remainder[: total - int(rounded.sum())]] += 1
+    return rounded
 
 
 def check_enough(rows: TaskRows, n_terminals: int) -> None:
-    """Every terminal must get a row."""
+    """Refuse a task with fewer training rows than terminals."""
     if len(rows.stratum) < n_terminals:
         raise DataError(
             f"task {rows.name!r} has {len(rows.stratum)} training rows for {n_terminals} terminals: "

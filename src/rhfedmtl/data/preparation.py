@@ -1,8 +1,8 @@
-"""How rows of a table become features: gaps filled, texts as one column for each value.
+"""Turn the rows of a table into features: fill gaps, and replace each text by a column for each of its values.
 
-All that it takes is agreed on in round zero from training rows: count and sum of the values of each column of numbers,
-whether it has gaps, and the values of each column of text. It is kept with the models, so that new rows go the same
-way. Only arithmetic lives here.
+The terminals agree on the preparation in round zero, from their training rows: count and sum of the values of each
+column of numbers, presence of gaps, and the values of each column of text. The preparation is saved with the models,
+so new rows are encoded in the same way. This module has only the arithmetic; the roles send the messages.
 """
 
 from __future__ import annotations
@@ -20,18 +20,30 @@ from rhfedmtl.errors import ConfigError, DataError
 
 Float64Array = npt.NDArray[np.float64]
 Spelled = tuple[tuple[str, ...] | None, ...]
-"""For each column of a table: None where it holds numbers, otherwise the values that its codes stand for."""
+"""For each column of a table: the values that its codes stand for, or None if it is a column of numbers."""
 GAP = ""
-"""Stands for a gap among the values of a column of text: where training rows had any, it is a value like others."""
+"""Stands for a gap in a column of text. If training rows had a gap, it counts as a value like any other."""
 
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """Columns of a table in their order; what fills gaps (numbers), which had any, and the known values (text).
+    """Agreed encoding of the columns of a table, in their order.
 
-    Features are the numbers, then a column of 0 and 1 for each that had gaps, then a column of 0 and 1 for each value
-    of each text; a value that was not there in training is 0 in all of them. ``gap_words`` stand for a gap beside the
-    usual ones.
+    The features are the numbers, then a 0/1 column for each number column that had gaps, then a 0/1 column for each
+    value of each text column. A value that did not occur in training is 0 in all of its columns.
+
+    Attributes
+    ----------
+    columns
+        Names of the columns.
+    fill
+        Number that replaces a gap (columns of numbers).
+    gaps
+        True for columns that had gaps in training.
+    values
+        Values of each column of text; None for numbers.
+    gap_words
+        Words that stand for a gap in addition to `cells.GAPS`.
     """
 
     columns: tuple[str, ...]
@@ -41,7 +53,7 @@ class Preparation:
     gap_words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse parts that do not belong together."""
+        """Refuse parts of different lengths."""
         if not (len(self.columns) == len(self.fill) == len(self.gaps) == len(self.values)):
             raise DataError(f"{len(self.columns)} columns with {len(self.fill)} means and {len(self.values)} lists")
 
@@ -49,7 +61,7 @@ class Preparation:
     def learned(
         cls, columns: tuple[str, ...], coded: Float64Array, spelled: Spelled, gap_words: tuple[str, ...] = ()
     ) -> Preparation:
-        """From training rows: gaps are NaN, texts are codes into what ``spelled`` lists for their column."""
+        """Learn the preparation from training rows: gaps are NaN, texts are codes into their ``spelled`` list."""
         fill, gaps = np.zeros(len(columns)), np.zeros(len(columns), dtype=np.bool_)
         values: list[tuple[str, ...] | None] = []
         for j, words in enumerate(spelled):
@@ -59,12 +71,15 @@ class Preparation:
                 fill[j] = present.sum() / len(present) if len(present) else 0.0
                 values.append(None)
             else:
-                known = sorted(words[code] for code in np.unique(present).astype(np.int64).tolist())
-                values.append((GAP, *known) if gaps[j] else tuple(known))
+                seen_values = sorted(words[code] for code in np.unique(present).astype(np.int64).tolist())
+                values.append((GAP, *seen_values) if gaps[j] else tuple(seen_values))
         return cls(columns, fill, gaps, tuple(values), gap_words)
 
-    def refuse_told(self, option: str, *, means: bool) -> None:
-        """Refuse what terminals would tell of their rows to agree on it: words, which no sum hides, and ``means``."""
+    def refuse_disclosure(self, option: str, *, means: bool) -> None:
+        """Refuse a table for which terminals would disclose words, which no sum hides, or (if ``means``) filling means.
+
+        The terminals would send these to agree on the preparation. ``option`` is the protection that the error names.
+        """
         if self.texts:
             raise ConfigError(
                 f"column {self.columns[self.texts[0]]!r} holds texts, which terminals agree on word by word, and no "
@@ -78,22 +93,22 @@ class Preparation:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Which columns are numbers."""
-        return [j for j, known in enumerate(self.values) if known is None]
+        """Indices of the columns of numbers."""
+        return [j for j, words in enumerate(self.values) if words is None]
 
     @cached_property
     def indicated(self) -> list[int]:
-        """Which columns of numbers have a feature that says where gaps were."""
+        """Indices of the columns of numbers that get a second feature for gaps."""
         return [j for j in self.numbers if self.gaps[j]]
 
     @cached_property
     def texts(self) -> list[int]:
-        """Which columns are text."""
-        return [j for j, known in enumerate(self.values) if known is not None]
+        """Indices of the columns of text."""
+        return [j for j, words in enumerate(self.values) if words is not None]
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features."""
+        """Names of the features, in the order in which `encode` writes them."""
         return (
             *(self.columns[j] for j in self.numbers),
             *(f"{self.columns[j]} missing" for j in self.indicated),
@@ -102,11 +117,11 @@ class Preparation:
 
     @property
     def vocabulary(self) -> bytes:
-        """The known values as they travel."""
+        """Values of all text columns, as sent on the wire."""
         return json.dumps([self.values[j] for j in self.texts], ensure_ascii=False).encode()
 
     def encode(self, coded: Float64Array, spelled: Spelled) -> Float64Array:
-        """Features of rows that are coded as in `learned`, with other codes if need be."""
+        """Return the features of rows that are coded as in `learned`; ``spelled`` gives the meaning of their codes."""
         X = np.zeros((len(coded), len(self.feature_names)))
         for k, j in enumerate(self.numbers):
             X[:, k] = np.where(np.isnan(coded[:, j]), self.fill[j], coded[:, j])
@@ -115,35 +130,35 @@ class Preparation:
             X[:, start + k] = np.isnan(coded[:, j])
         start += len(self.indicated)
         for j in self.texts:
-            known, words = self.values[j] or (), spelled[j] or ()
-            at = {word: start + k for k, word in enumerate(known)}
-            # The last place of the table is that of gaps, which are coded NaN.
+            values, words = self.values[j] or (), spelled[j] or ()
+            at = {word: start + k for k, word in enumerate(values)}
+            # Gaps are coded NaN and use the last entry of the table.
             place = np.array([at.get(word, -1) for word in (*words, GAP)], dtype=np.int64)
             column = place[np.where(np.isnan(coded[:, j]), len(words), coded[:, j]).astype(np.int64)]
             rows = np.flatnonzero(column >= 0)
             X[rows, column[rows]] = 1.0
-            start += len(known)
+            start += len(values)
         return X
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain values."""
+        """Return all fields as plain values."""
         return {
             "columns": list(self.columns),
             "fill": self.fill.tolist(),
             "gaps": self.gaps.tolist(),
-            "values": [None if known is None else list(known) for known in self.values],
+            "values": [None if words is None else list(words) for words in self.values],
             "gap_words": list(self.gap_words),
         }
 
     @classmethod
-    def from_dict(cls, known: Mapping[str, Any]) -> Preparation:
-        """Undo `to_dict`."""
+    def from_dict(cls, fields: Mapping[str, Any]) -> Preparation:
+        """Build a preparation from the result of `to_dict`."""
         return cls(
-            tuple(known["columns"]),
-            np.array(known["fill"], dtype=np.float64),
-            np.array(known["gaps"], dtype=np.bool_),
-            tuple(None if words is None else tuple(words) for words in known["values"]),
-            tuple(known["gap_words"]),
+            tuple(fields["columns"]),
+            np.array(fields["fill"], dtype=np.float64),
+            np.array(fields["gaps"], dtype=np.bool_),
+            tuple(None if words is None else tuple(words) for words in fields["values"]),
+            tuple(fields["gap_words"]),
         )
 
     def _words(self) -> list[tuple[int, str]]:

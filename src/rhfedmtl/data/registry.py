@@ -1,7 +1,7 @@
-"""The data sets by name. Loaders are imported when used, so that listing them costs nothing.
+"""Registry of data sets by name; loaders are imported on first use, to keep listing cheap.
 
-A new data set is one file with a loader (and a way to fetch it, where it can be had from somewhere) and its line in
-``DATASETS``.
+The CLI and `Request` look data sets up in ``DATASETS``. To add a data set, write a file with a loader (and a fetch
+function if the data can be downloaded), and add a line to ``DATASETS``.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dataset(Entry["Source | Federation"]):
-    """A data set; called with a path, its settings where it has any, and the seed if ``seeded``, it loads."""
+    """Entry of a data set. It is called with a path, its settings (if it has any), and the seed (if ``seeded``)."""
 
     licence: str = field(kw_only=True)
     obtain: str = field(kw_only=True)
-    """How a user comes by the files."""
+    """Instruction for the user: how to get the files."""
     settings: str = field(default="", kw_only=True)
-    """``module:class`` of the dataclass with the settings that this data set has of its own."""
+    """``module:class`` of the dataclass with the settings of this data set."""
     fetcher: str = field(default="", kw_only=True)
-    """``module:function`` that brings the data onto this machine, and returns where it lies."""
+    """``module:function`` that downloads the data and returns its path."""
     federated: bool = field(default=False, kw_only=True)
-    """Whether the loader makes tasks × terminals itself, so that there is nothing to split."""
+    """True if the loader itself makes tasks × terminals, and no split follows."""
     sizes: tuple[str, ...] = field(default=(), kw_only=True)
-    """What can still be asked of tasks × terminals that the loader makes."""
+    """Fields of a split that the loader accepts although it makes tasks × terminals itself."""
     seeded: bool = field(default=False, kw_only=True)
 
     def setting_types(self) -> dict[str, Any]:
-        """Type of every setting that this data set has of its own."""
+        """Return the type of every setting of this data set."""
         return get_type_hints(load_from(self.settings)) if self.settings else {}
 
     def setting_defaults(self) -> dict[str, Any]:
-        """Return the settings as they are without a word from the user."""
+        """Return the default value of every setting."""
         return dataclasses.asdict(load_from(self.settings)()) if self.settings else {}
 
     def load(self, path: Path | None = None, seed: int = 0, **settings: Any) -> Source | Federation:
-        """Load from ``path``, or from where the data set is found without one."""
-        known = self.setting_types()
+        """Load the data from ``path``, or from its standard place if there is no path."""
+        types = self.setting_types()
         for name in settings:
-            if name not in known:
-                raise ConfigError(f"no setting {name!r} here: there is {', '.join(sorted(known)) or 'none'}")
+            if name not in types:
+                raise ConfigError(f"no setting {name!r} here: there is {', '.join(sorted(types)) or 'none'}")
         arguments: list[Any] = [path]
         if self.settings:
             arguments.append(load_from(self.settings)(**settings))
@@ -60,7 +60,7 @@ class Dataset(Entry["Source | Federation"]):
         return self(*arguments)
 
     def fetch(self) -> Path:
-        """Bring the data onto this machine, and return where it lies."""
+        """Download the data, and return its path."""
         if not self.fetcher:
             raise DataError(f"there is nothing to fetch: {self.obtain}")
         path: Path = load_from(self.fetcher)()
@@ -68,29 +68,29 @@ class Dataset(Entry["Source | Federation"]):
 
 
 def load(name: str, path: Path | str | None = None, seed: int = 0, **settings: Any) -> Source | Federation:
-    """Load the data set called ``name``; ``seed`` counts only for data that is made."""
+    """Load the data set ``name``; only generated data uses ``seed``."""
     return DATASETS[name].load(None if path is None else Path(path), seed, **settings)
 
 
 def parse_setting(entry: Dataset, name: str, text: str) -> Any:
-    """Setting from the command line, as the type that the data set asks for."""
-    wanted = str(entry.setting_types().get(name, str))
+    """Parse a setting from the command line as the type that the data set declares."""
+    type_name = str(entry.setting_types().get(name, str))
     try:
-        if "int" in wanted:
+        if "int" in type_name:
             return int(text)
-        return float(text) if "float" in wanted else text
+        return float(text) if "float" in type_name else text
     except ValueError as error:
         raise ConfigError(f"setting {name} needs a number, got {text!r}") from error
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names between commas; one that holds a comma stands in quotes."""
+    """Split a text at commas; a name that contains a comma must stand in quotes."""
     lines = csv.reader(text.splitlines(), skipinitialspace=True)
     return tuple(name.strip() for names in lines for name in names if name.strip())
 
 
 def join_names(names: Iterable[str]) -> str:
-    """What `parse_names` reads."""
+    """Join names into a text that `parse_names` reads."""
     return ",".join('"' + name.replace('"', '""') + '"' if {",", '"'} & set(name) else name for name in names)
 
 

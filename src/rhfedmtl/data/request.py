@@ -1,4 +1,8 @@
-"""Which federation is wanted, in plain values: what a command line, a configuration file or a record can hold."""
+"""Description of a federation in plain values, as a command line, a configuration file or a record contains it.
+
+The CLI builds a `Request` from its options, run records save it, and `Request.federation` loads the data set and splits
+it. The same request and seed always give the same federation.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,11 @@ TEST_FRACTION = 0.25
 
 @dataclass(frozen=True)
 class Request:
-    """A data set by name, its settings, and how to split it; what is ``None`` was not asked for.
+    """A data set by name, its settings, and its split; a field that is None keeps the default.
 
-    ``partition`` is the name of one, with its parameter after a colon where it has one: ``dirichlet:0.3``,
-    ``powerlaw:1.5``. With the ``class_weight`` "balanced" all classes of a task weigh the same in its loss. All other
-    fields are those of ``Split``.
+    ``partition`` is the name of a partition, with its parameter after a colon: ``dirichlet:0.3``, ``powerlaw:1.5``.
+    With ``class_weight`` "balanced", all classes of a task have equal weight in its loss. All other fields are fields
+    of ``Split``.
     """
 
     data: str = "synthetic"
@@ -44,13 +48,13 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse settings that are none of a data set's own."""
+        """Refuse settings that have an option outside of ``--set``."""
         for name in ("path", "seed"):
             if name in self.settings:
                 raise ConfigError(f"--set {name}={self.settings[name]}: that is an option of its own, --{name}")
 
     def federation(self, seed: int = 0, source: Source | None = None) -> Federation:
-        """Load, or make, and split; ``source`` is what `source` gave before, for another seed."""
+        """Load (or generate) and split the data; pass the result of `source` to avoid loading it again."""
         entry = DATASETS[self.data]
         if entry.federated:
             return self._weighted(self._made(entry, seed))
@@ -71,34 +75,34 @@ class Request:
         return replace(federation, sample_weight=class_weights(federation.y, federation.row_task))
 
     def source(self) -> Source:
-        """Rows before the split; only for data that is split."""
+        """Return the rows before the split; raise an error for data that is already split."""
         entry = DATASETS[self.data]
         if entry.federated:
             raise ConfigError(f"{self.data} comes as a federation: there are no rows before a split")
         return entry.load(self._path(), **self.settings)  # type: ignore[return-value]
 
     def split(self) -> Split:
-        """How to split, in objects."""
+        """Return the split as an object."""
         from rhfedmtl.data.split import Split
 
-        given = {name: getattr(self, name) for name in SPLIT_FIELDS if getattr(self, name) is not None}
-        if "group" in self.settings:  # whoever names them wants them kept together
-            given.setdefault("grouped", True)
+        options = {name: getattr(self, name) for name in SPLIT_FIELDS if getattr(self, name) is not None}
+        if "group" in self.settings:  # a user who names groups wants them kept together
+            options.setdefault("grouped", True)
         if self.partition is not None:
-            given["partition"] = parse_partition(self.partition)
-        return Split(**given)
+            options["partition"] = parse_partition(self.partition)
+        return Split(**options)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain values, for records and ``--json``."""
+        """Return all fields as plain values, for records and ``--json``."""
         return dataclasses.asdict(self)
 
     @property
     def key(self) -> str:
-        """All fields in one text, to look up by."""
+        """Text that identifies the request: all fields as JSON."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
     def words(self) -> Iterator[str]:
-        """The words that ask for the same on a command line."""
+        """Yield the command-line words for this request."""
         yield from ("--data", self.data)
         for name in ("path", *SPLIT_FIELDS, "class_weight"):
             value = getattr(self, name)
@@ -124,26 +128,29 @@ class Request:
         return entry.load(self._path(), seed, **{**self.settings, **self._sizes(entry)})  # type: ignore[return-value]
 
     def _sizes(self, entry: Dataset) -> dict[str, Any]:
-        """Settings that follow from what was asked in the words of a split."""
-        asked = {name: getattr(self, name) for name in entry.sizes if getattr(self, name) is not None}
+        """Return the loader's settings that follow from fields of a split."""
+        sizes = {name: getattr(self, name) for name in entry.sizes if getattr(self, name) is not None}
         if "samples_per_task" in entry.sizes:
-            total, fraction = asked.pop("samples_per_task", None), asked.pop("test_fraction", None)
+            total, fraction = sizes.pop("samples_per_task", None), sizes.pop("test_fraction", None)
             if total is None and fraction is not None:
                 raise ConfigError(f"{self.data} needs samples-per-task where test-fraction is given")
             if total is not None:
-                asked["test"] = int(total * (TEST_FRACTION if fraction is None else fraction) + 0.5)
-                asked["rows"] = total - asked["test"]
-        return asked
+                sizes["test"] = int(total * (TEST_FRACTION if fraction is None else fraction) + 0.5)
+                sizes["rows"] = total - sizes["test"]
+        return sizes
 
 
 SPLIT_FIELDS = tuple(
-    each.name for each in dataclasses.fields(Request) if each.name not in ("data", "path", "class_weight", "settings")
+    item.name for item in dataclasses.fields(Request) if item.name not in ("data", "path", "class_weight", "settings")
 )
-"""Those that are fields of ``Split`` too."""
+"""Fields that ``Split`` has too."""
 
 
 def flag(name: str, value: Any) -> list[str]:
-    """Option of a command line: a switch, or a name and its value; several names are joined, a single one ends so."""
+    """Return an option as words: a switch, or a name and its value.
+
+    The names of a tuple are joined by commas; a single name gets a trailing comma.
+    """
     option = "--" + name.replace("_", "-")
     if isinstance(value, bool):
         return [option if value else "--no-" + option[2:]]
@@ -153,7 +160,7 @@ def flag(name: str, value: Any) -> list[str]:
 
 
 def parse_tasks(text: str | None) -> int | tuple[str, ...] | None:
-    """``5`` is a number of tasks, ``a,b,c`` are names; a single name ends with a comma if it looks like a number."""
+    """Parse ``5`` as a number of tasks and ``a,b,c`` as names; ``5,`` is a single name that looks like a number."""
     if text is None:
         return None
     if text.strip().lstrip("-").isdigit():
@@ -162,7 +169,7 @@ def parse_tasks(text: str | None) -> int | tuple[str, ...] | None:
 
 
 def parse_partition(text: str) -> Partition:
-    """Partition from its name and, after a colon, its parameter."""
+    """Parse the name of a partition and, after a colon, its parameter."""
     from rhfedmtl.data.partition import PARTITIONS
 
     name, colon, value = text.partition(":")

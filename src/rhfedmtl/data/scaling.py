@@ -1,7 +1,8 @@
-"""Arithmetic of federated standardisation: sums that terminals may share, and the scaling made from them.
+"""Federated standardisation: sums that terminals may share, and the scaling that follows from the sums.
 
-Only arithmetic lives here; who sends what to whom is the business of the roles. Where numbers cross the wire in single
-precision, ``dtype``, they are rounded here, so that all who have them have the same.
+This module has only the arithmetic; the roles exchange the messages. Terminals compute `Moments`, stations and cloud
+add them (`total`), and `scalers` turns them into a `Scaler` per station. If numbers cross the wire in single precision
+(``dtype``), they are rounded in this module, so sender and receiver continue with equal numbers.
 """
 
 from __future__ import annotations
@@ -17,26 +18,27 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import FloatArray, as_rows
-from rhfedmtl.data.mapped import room_like
+from rhfedmtl.data.mapped import buffer_like
 from rhfedmtl.errors import ConfigError, DataError
 
 SCALES = ("standard-auto", "standard-unit", "standard-rms", "standard", "unit", "none")
 FEW_FEATURES = 16
-"""Up to so many features ``standard-auto`` keeps the length of rows: of one feature norm 1 leaves the sign alone."""
-FEATURES_WORTH, LEAST_CONSTANT = 3.0, 0.25
-"""Size of the constant feature, in typical features of a row of norm 1; and where many features leave little of it."""
-MOST_LOST = 1e-3
-"""Scales by which a column may be shifted where its mean is rounded."""
-SMALL, LARGE = 1e3, 1e-6
-"""Of the smallest and the largest number that a type holds: scales beyond come of numbers that it does not hold."""
+"""Up to this many features, ``standard-auto`` keeps row lengths: unit norm would leave only the sign of one feature."""
+CONSTANT_IN_FEATURES, MIN_CONSTANT = 3.0, 0.25
+"""Size of the constant feature in typical features of a unit row, and its lower bound for many features."""
+MAX_SHIFT = 1e-3
+"""Rounding the mean may shift a scaled column by at most this."""
+SMALLEST_FACTOR, LARGEST_FACTOR = 1e3, 1e-6
+"""A scale must lie between these multiples of the smallest and the largest number of a type: beyond them the numbers
+behind the scale do not fit into the type."""
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Count, mean and summed squared deviation of some rows.
+    """Count, mean and summed squared deviation of a set of rows.
 
-    The same information as (count, Σx, Σx²), in the form that does not cancel when a feature's mean is large
-    against its spread.
+    This is the same information as (count, Σx, Σx²), but in a form without cancellation when a feature's mean is large
+    compared with its spread.
     """
 
     count: int
@@ -45,7 +47,7 @@ class Moments:
 
     @classmethod
     def of(cls, X: FloatArray) -> Moments:
-        """Moments of the rows of one terminal, in two passes so that nothing cancels; constants keep their value."""
+        """Return the moments of a terminal's rows, in two passes to avoid cancellation; constants keep their value."""
         X = as_rows(X)
         mean = _add_rows(X, np.zeros(X.shape[1])) / max(len(X), 1)
         if len(X):
@@ -55,7 +57,7 @@ class Moments:
         return cls(len(X), mean, _add_rows(X, mean, squared=True))
 
     def __add__(self, other: Moments) -> Moments:
-        """Moments of both sets of rows together (Chan, Golub and LeVeque 1979)."""
+        """Return the moments of both sets of rows together (Chan, Golub and LeVeque 1979)."""
         count = self.count + other.count
         if other.count == 0:
             return self
@@ -64,10 +66,10 @@ class Moments:
         return Moments(count, self.mean + shift * part, spread)
 
     def rounded(self, dtype: np.dtype[Any]) -> Moments:
-        """The same with a mean, and a root of the spread, that this type holds: the root has the range of the rows.
+        """Return the moments with mean and root of the spread rounded to ``dtype``; the root has the range of rows.
 
-        What is too large or too small for it becomes the largest or the smallest that it holds, and is refused with the
-        scaling that it makes.
+        Values outside the range of the type become its largest or smallest number; `Scaler.rounded` refuses the scaling
+        that follows from them.
         """
         if dtype == np.float64:
             return self
@@ -77,72 +79,73 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Scaler:
-    """Subtract a mean, divide by a scale, then divide each row by its norm; each part may be absent."""
+    """Scaling of rows: subtract a mean, divide by a scale, then divide each row by its norm. Each part is optional."""
 
     mean: npt.NDArray[np.float64] | None = None
     scale: npt.NDArray[np.float64] | None = None
     unit: bool = False
 
     def constant(self, features: int) -> float:
-        """Value of the constant feature that stands for an intercept, beside rows scaled like this.
+        """Return the value of the constant feature for the intercept, for rows that are scaled in this way.
 
-        In a row of norm 1 one of d features is about 1/√d. A constant of 1 would outweigh them: all rows share it, so
-        all terminals move it at once, and the first rounds go into it. The size of a few features learns sooner.
+        In a unit row a typical feature is about 1/√d. A constant of 1 would outweigh the features: it occurs in all
+        rows, so all terminals change its weight at once and the first rounds are spent on it. A constant as large as a
+        few features learns sooner.
         """
-        return min(1.0, max(LEAST_CONSTANT, FEATURES_WORTH / math.sqrt(max(features, 1)))) if self.unit else 1.0
+        return min(1.0, max(MIN_CONSTANT, CONSTANT_IN_FEATURES / math.sqrt(max(features, 1)))) if self.unit else 1.0
 
     def radius(self, width: int, *, intercept: bool) -> float:
-        """Norm of the longest row of so many numbers, a constant feature included; infinite where nothing bounds it."""
+        """Return the norm of the longest row of ``width`` numbers (including the constant); infinite without unit norm."""
         if not self.unit:
             return math.inf
         return math.hypot(1.0, self.constant(width - 1)) if intercept else 1.0
 
     @classmethod
-    def from_moments(cls, moments: Moments | None, how: str) -> Scaler:
-        """Scaler called ``how`` (one of ``SCALES``); constant features keep scale 1, as in scikit-learn."""
-        if how not in SCALES:
-            raise ConfigError(f"unknown scaling {how!r}: choose one of {', '.join(SCALES)}")
-        if not how.startswith("standard"):
-            return cls(unit=how == "unit")
+    def from_moments(cls, moments: Moments | None, method: str) -> Scaler:
+        """Return the scaler of a method (see ``SCALES``); constant features keep scale 1, as in scikit-learn."""
+        if method not in SCALES:
+            raise ConfigError(f"unknown scaling {method!r}: choose one of {', '.join(SCALES)}")
+        if not method.startswith("standard"):
+            return cls(unit=method == "unit")
         if moments is None or moments.count == 0:
-            raise ConfigError(f"scaling {how!r} needs the moments of at least one training row")
-        if how == "standard-auto":
-            how = "standard-rms" if len(moments.mean) <= FEW_FEATURES else "standard-unit"
+            raise ConfigError(f"scaling {method!r} needs the moments of at least one training row")
+        if method == "standard-auto":
+            method = "standard-rms" if len(moments.mean) <= FEW_FEATURES else "standard-unit"
         variance = moments.spread / moments.count
-        # Adding up n equal numbers loses up to n eps of their mean (Chan, Golub and LeVeque 1983): a deviation below
-        # that is a constant feature.
+        # Adding n equal numbers loses up to n eps of their mean (Chan, Golub and LeVeque 1983): a smaller deviation
+        # means that the feature is constant.
         constant = variance <= (moments.count * np.finfo(np.float64).eps * np.abs(moments.mean)) ** 2
-        # Rows of norm 1 in the root mean square, so that weights and steps mean what they do for unit rows.
-        length = np.sqrt(max(int(np.sum(~constant)), 1)) if how.endswith("rms") else 1.0
-        return cls(moments.mean, np.where(constant, 1.0, length * np.sqrt(variance)), how.endswith("unit"))
+        # The root mean square of row norms becomes 1, so weights and steps have the same scale as for unit rows.
+        length = np.sqrt(max(int(np.sum(~constant)), 1)) if method.endswith("rms") else 1.0
+        return cls(moments.mean, np.where(constant, 1.0, length * np.sqrt(variance)), method.endswith("unit"))
 
     def rounded(self, dtype: np.dtype[Any], names: Sequence[str] = ()) -> Scaler:
-        """The same in numbers that this type holds; refuses a column of which it keeps too little."""
+        """Return the scaler rounded to ``dtype``; refuse a column that loses too much precision."""
         if self.mean is None or self.scale is None or dtype == np.float64:
             return self
         mean, scale, holds = _rounded(self.mean, dtype), _rounded(self.scale, dtype), np.finfo(dtype)
-        inside = (SMALL * holds.tiny <= scale) & (scale <= LARGE * holds.max)
-        fits = inside & (0.5 * holds.eps * np.abs(mean) <= MOST_LOST * scale)
+        inside = (SMALLEST_FACTOR * holds.tiny <= scale) & (scale <= LARGEST_FACTOR * holds.max)
+        fits = inside & (0.5 * holds.eps * np.abs(mean) <= MAX_SHIFT * scale)
         if not fits.all():
             j = int(np.argmin(fits))
-            what = (
+            problem = (
                 f"has a mean of {self.mean[j]:.6g} and a scale of {self.scale[j]:.3g}, of which {dtype} on the wire "
                 "keeps too little: subtract a base from it"
                 if inside[j]
                 else f"has numbers that {dtype} on the wire does not hold: give it in another unit"
             )
             raise DataError(
-                f"column {repr(names[j]) if names else j} {what}, or take --precision float64 (auto is int8 where "
+                f"column {repr(names[j]) if names else j} {problem}, or take --precision float64 (auto is int8 where "
                 "bytes are limited)"
             )
         return Scaler(mean, scale, self.unit)
 
     def transform(self, X: FloatArray, out: FloatArray | None = None) -> FloatArray:
-        """Scaled rows in the dtype of ``X``, into ``out`` if given (which may be ``X`` itself); zero rows stay zero."""
+        """Return scaled rows in the dtype of ``X``, in ``out`` if set (may be ``X`` itself); zero rows stay zero."""
         if self.mean is None and not self.unit and out is None:
             return X
         if out is None:
-            out = room_like(X)
+            out = buffer_like(X)
         for start in range(0, len(X), 4096):
             rows: npt.NDArray[np.float64] = np.asarray(X[start : start + 4096], dtype=np.float64)
             if self.mean is not None and self.scale is not None:
@@ -155,7 +158,7 @@ class Scaler:
 
 
 def _add_rows(X: FloatArray, mean: npt.NDArray[np.float64], *, squared: bool = False) -> npt.NDArray[np.float64]:
-    """Σ (x − mean), or of its squares, from the first row to the last: the order in which `sums.py` adds."""
+    """Return Σ (x − mean), or Σ (x − mean)², added from the first row to the last as in `sums.py`."""
     total = np.zeros((1, X.shape[1]))
     for start in range(0, len(X), 1024):
         rows = X[start : start + 1024] - mean
@@ -164,13 +167,13 @@ def _add_rows(X: FloatArray, mean: npt.NDArray[np.float64], *, squared: bool = F
 
 
 def _rounded(values: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
-    """The nearest numbers that a type holds."""
+    """Return the nearest numbers of type ``dtype``."""
     largest = float(np.finfo(dtype).max)
     return np.clip(values, -largest, largest).astype(dtype).astype(np.float64)
 
 
 def total(moments: list[Moments]) -> Moments:
-    """Sum in the given order, which is the order of ids: the result never depends on who answered first."""
+    """Return the sum in the order of the list, which is the order of ids: arrival order cannot change the result."""
     if not moments:
         raise ConfigError("a sum of moments needs at least one part")
     return reduce(operator.add, moments)
@@ -178,17 +181,17 @@ def total(moments: list[Moments]) -> Moments:
 
 def scalers(
     stations: list[Moments],
-    how: str,
+    method: str,
     per_station: bool = False,
     dtype: npt.DTypeLike = np.float64,
     names: Sequence[str] = (),
 ) -> list[Scaler]:
-    """Scaler of every base station: all the same, from the sums of all, or each from its own sums.
+    """Return the scaler of every base station: a common scaler from all sums, or each from the station's own sums.
 
-    In numbers that ``dtype`` holds; ``names`` are those of the columns, where they are known.
+    The numbers are rounded to ``dtype``; ``names`` are the column names for error messages.
     """
-    if not how.startswith("standard"):
-        return [Scaler.from_moments(None, how)] * len(stations)
+    if not method.startswith("standard"):
+        return [Scaler.from_moments(None, method)] * len(stations)
     if per_station:
-        return [Scaler.from_moments(moments, how).rounded(np.dtype(dtype), names) for moments in stations]
-    return [Scaler.from_moments(total(stations), how).rounded(np.dtype(dtype), names)] * len(stations)
+        return [Scaler.from_moments(moments, method).rounded(np.dtype(dtype), names) for moments in stations]
+    return [Scaler.from_moments(total(stations), method).rounded(np.dtype(dtype), names)] * len(stations)

@@ -1,8 +1,8 @@
-"""The two-level split: from the rows of a source to tasks × terminals, with test rows for every task.
+"""Split the rows of a source into tasks × terminals, with test rows for every task.
 
-The order is always the same: choose tasks, draw rows of each task, set test rows apart, share the training rows
-out to terminals. Every draw has an address (seed, purpose, task), so the split of a task depends neither on which
-other tasks were chosen nor on the order of work.
+`federate` always does the same four steps: choose tasks, draw rows of each task, set test rows aside, and divide the
+training rows among terminals. Every random draw has an address (seed, purpose, task), so the split of a task depends
+neither on the other chosen tasks nor on the order of work.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ DEFAULT_TERMINALS = 5
 
 @dataclass(frozen=True)
 class Split:
-    """What to take from a source and how to divide it. The defaults take everything.
+    """Selection of rows from a source, and their division. The defaults take all rows.
 
     Parameters
     ----------
     tasks
-        How many tasks to draw, or the names of those wanted; without it, all.
+        Number of tasks to draw, or names of tasks; by default all.
     terminals
-        Terminals under every task (5 where nothing says otherwise).
+        Terminals under every task (default 5).
     partition
-        How training rows fall to terminals. Without it: by the terminal column where the data has one and
-        ``terminals`` is not given, otherwise at random.
+        Division of training rows among terminals. By default: the terminal column if the data has one and
+        ``terminals`` is not set, otherwise at random.
     samples_per_task
-        Rows drawn for a task, training and test together, in the task's own class shares; without it, all.
+        Rows drawn for a task, training and test together, in the task's own class shares; by default all.
     test_fraction
-        Share of the drawn rows that is set apart for the test, stratified by class.
+        Share of the drawn rows that becomes the test set, stratified by class.
     test_rest
-        Test on all rows of the task that are not training rows. The training rows are the same as without it.
+        Test on all rows of the task that are not training rows. The training rows do not change.
     grouped
-        Rows of one group (overlapping windows) never stand on both sides of the test; sizes then hold only as
-        closely as whole groups allow.
+        Keep all rows of a group (overlapping windows) on the same side of the test split; sizes are then only as exact
+        as the groups allow.
     positive
-        Ask one question of a problem with classes: this class against the rest.
+        Turn a problem with several classes into two classes: this class against the rest.
     balanced
-        Equal numbers of each class (half positives, half rest); the default where ``positive`` is given.
+        Draw equal numbers of each class (half positives, half rest); the default if ``positive`` is set.
     """
 
     tasks: int | tuple[str, ...] | None = None
@@ -74,10 +74,10 @@ class Split:
             raise ConfigError(f"tasks must be a number or a tuple of names, got the text {self.tasks!r}")
 
 
-class _Held(NamedTuple):
-    """Rows of one task: training rows, terminal by terminal, how many each terminal has, and test rows.
+class _TaskSplit(NamedTuple):
+    """Row numbers of a task: training rows ordered by terminal, rows per terminal, and test rows.
 
-    ``small`` says why there is little to learn from it alone, if so.
+    ``small`` gives the reason if the task alone has too little data to learn from.
     """
 
     train: IntArray
@@ -87,7 +87,7 @@ class _Held(NamedTuple):
 
 
 def federate(source: Source, split: Split | None = None, seed: int = 0) -> Federation:
-    """Split ``source`` into a federation; the same source, split and seed give the same one to the bit."""
+    """Split ``source`` into a federation; equal source, split and seed give an equal result to the bit."""
     split = split or Split()
     if seed < 0:
         raise ConfigError(f"a seed must not be negative, got {seed}")
@@ -100,27 +100,27 @@ def federate(source: Source, split: Split | None = None, seed: int = 0) -> Feder
     chosen = choose_tasks(source.task_names, split.tasks, seed)
     order = np.argsort(source.task, kind="stable")
     starts = np.searchsorted(source.task[order], np.arange(len(source.task_names) + 1))
-    held = [_split_task(source, order[starts[b] : starts[b + 1]], split, seed, b) for b in chosen]
-    small = {b: part.small for b, part in zip(chosen, held, strict=True) if part.small}
+    parts = [_split_task(source, order[starts[b] : starts[b + 1]], split, seed, b) for b in chosen]
+    small = {b: part.small for b, part in zip(chosen, parts, strict=True) if part.small}
     if small and source.small_tasks == "drop":
-        held = [part for part in held if not part.small]
+        parts = [part for part in parts if not part.small]
         chosen = [b for b in chosen if b not in small]
         if not chosen:
             raise DataError("every task has one row or one class: --small-tasks keep learns from them all the same")
     notes: tuple[str, ...] = ()
     if small:
-        shown = "; ".join(f"{source.task_names[b]!r} has {why}" for b, why in list(small.items())[:5])
+        examples = "; ".join(f"{source.task_names[b]!r} has {why}" for b, why in list(small.items())[:5])
         more = f" … ({len(small)} tasks in all)" if len(small) > 5 else ""
-        kept = source.small_tasks == "keep"
-        done = "kept, to learn from the other tasks" if kept else "left out"
-        notes = (f"small tasks {done}: {shown}{more} (--small-tasks {'drop' if kept else 'keep'}, error)",)
-    if isinstance(split.tasks, int) and (way := _called(source.task_names, split.tasks)):
-        notes = (f"{split.tasks} of {len(source.task_names)} tasks drawn{way}", *notes)
-    return replace(_gather(source, chosen, held, split), notes=(*source.notes, *notes))
+        keep = source.small_tasks == "keep"
+        outcome = "kept, to learn from the other tasks" if keep else "left out"
+        notes = (f"small tasks {outcome}: {examples}{more} (--small-tasks {'drop' if keep else 'keep'}, error)",)
+    if isinstance(split.tasks, int) and (hint := _number_name_hint(source.task_names, split.tasks)):
+        notes = (f"{split.tasks} of {len(source.task_names)} tasks drawn{hint}", *notes)
+    return replace(_gather(source, chosen, parts, split), notes=(*source.notes, *notes))
 
 
 def _check_groups(source: Source) -> None:
-    """Groups must lie within one task: tasks learn from each other, so a group across two of them would leak."""
+    """Refuse groups that span tasks: tasks learn from each other, so such a group would leak test rows."""
     if source.group is None:
         raise ConfigError(f"{source.origin.name} says nothing about groups: split it without grouped, or name a column")
     order = np.argsort(source.group, kind="stable")
@@ -133,34 +133,35 @@ def _check_groups(source: Source) -> None:
 
 
 def one_against_rest(source: Source, positive: str) -> Source:
-    """Return the same rows with two classes: ``rest`` and ``positive``."""
+    """Return the same rows with two classes, ``rest`` and ``positive``."""
     if positive not in source.class_names:
         raise ConfigError(f"no class {positive!r} in {source.origin.name}: {_choices(positive, source.class_names)}")
     code = source.class_names.index(positive)
     return replace(source, y=(source.y == code).astype(np.int16), class_names=("rest", positive))
 
 
-def choose_tasks(names: tuple[str, ...], wanted: int | tuple[str, ...] | None, seed: int) -> list[int]:
-    """Codes of the wanted tasks: all, so many drawn with the seed (in the order of the data), or those named."""
-    if wanted is None:
+def choose_tasks(names: tuple[str, ...], selection: int | tuple[str, ...] | None, seed: int) -> list[int]:
+    """Return the codes of the selected tasks: all, a given number drawn by seed (in data order), or the named tasks."""
+    if selection is None:
         return list(range(len(names)))
-    if isinstance(wanted, int):
-        if not 1 <= wanted <= len(names):
-            raise ConfigError(f"asked for {wanted} tasks, but there are {len(names)}{_called(names, wanted)}")
-        drawn = np.random.default_rng([seed, CHOOSE_TASKS]).choice(len(names), size=wanted, replace=False)
+    if isinstance(selection, int):
+        if not 1 <= selection <= len(names):
+            hint = _number_name_hint(names, selection)
+            raise ConfigError(f"asked for {selection} tasks, but there are {len(names)}{hint}")
+        drawn = np.random.default_rng([seed, CHOOSE_TASKS]).choice(len(names), size=selection, replace=False)
         return sorted(int(task) for task in drawn)
-    for name in wanted:
+    for name in selection:
         if name not in names:
-            whole = next((known for known in names if "," in known and name in known), None)
-            way = "" if whole is None else f"; a name with a comma stands in quotes: --tasks '\"{whole}\"'"
-            raise ConfigError(f"no task {name!r}: {_choices(name, names)}{way}")
-    if len(set(wanted)) < len(wanted) or not wanted:
-        raise ConfigError(f"tasks must be named once each, got {', '.join(wanted) or 'none'}")
-    return [names.index(name) for name in wanted]
+            full_name = next((task for task in names if "," in task and name in task), None)
+            hint = "" if full_name is None else f"; a name with a comma stands in quotes: --tasks '\"{full_name}\"'"
+            raise ConfigError(f"no task {name!r}: {_choices(name, names)}{hint}")
+    if len(set(selection)) < len(selection) or not selection:
+        raise ConfigError(f"tasks must be named once each, got {', '.join(selection) or 'none'}")
+    return [names.index(name) for name in selection]
 
 
-def _called(names: tuple[str, ...], count: int) -> str:
-    """How to ask for a task whose name is a number, where there is one of the number that was taken for a count."""
+def _number_name_hint(names: tuple[str, ...], count: int) -> str:
+    """Return a hint if a task's name is the number that was read as a count; otherwise an empty text."""
     return f"; for the task called {count}: --tasks {count}," if str(count) in names else ""
 
 
@@ -170,7 +171,7 @@ def _choices(word: str, names: tuple[str, ...]) -> str:
     return f"choose from {', '.join(close)}{more}" if names else "it has no classes"
 
 
-def _split_task(source: Source, rows: IntArray, split: Split, seed: int, task: int) -> _Held:
+def _split_task(source: Source, rows: IntArray, split: Split, seed: int, task: int) -> _TaskSplit:
     name = source.task_names[task]
     if not len(rows):
         raise DataError(f"task {name!r} has no rows")
@@ -190,7 +191,7 @@ def _split_task(source: Source, rows: IntArray, split: Split, seed: int, task: i
     if not len(train):
         raise DataError(f"task {name!r} has no training rows left: lower test_fraction or take more samples")
     if split.test_rest:
-        # All rows outside of the training rows and, if groups count, of their groups.
+        # Test on all rows except the training rows and, for a grouped split, their groups.
         free = np.ones(len(rows), dtype=np.bool_)
         free[train] = False
         if group is not None:
@@ -210,11 +211,11 @@ def _split_task(source: Source, rows: IntArray, split: Split, seed: int, task: i
     to_share = TaskRows(name, strata[train], None if source.terminal is None else source.terminal[trained])
     rng = np.random.default_rng([seed, TO_TERMINALS, task])
     terminal = (split.partition or Iid()).assign(to_share, n_terminals, rng)
-    return _Held(trained[np.argsort(terminal, kind="stable")], np.bincount(terminal), rows[test], small)
+    return _TaskSplit(trained[np.argsort(terminal, kind="stable")], np.bincount(terminal), rows[test], small)
 
 
 def _smallness(source: Source, train: IntArray, split: Split) -> str:
-    """Why there is little to learn from these training rows alone: one row, one class, fewer rows than terminals."""
+    """Return why these training rows are too few: a single row, a single class, or fewer rows than terminals."""
     if len(train) == 1:
         return "one training row"
     if source.class_names and len(np.unique(source.y[train])) < 2:
@@ -224,7 +225,7 @@ def _smallness(source: Source, train: IntArray, split: Split) -> str:
 
 
 def _draw(strata: IntArray, source: Source, split: Split, name: str, rng: np.random.Generator) -> IntArray:
-    """Positions of the drawn rows, rising."""
+    """Return the positions of the drawn rows, in rising order."""
     balanced = split.balanced if split.balanced is not None else split.positive is not None
     if balanced and not source.class_names:
         raise ConfigError("balanced needs classes, and this is a regression")
@@ -239,7 +240,7 @@ def _draw(strata: IntArray, source: Source, split: Split, name: str, rng: np.ran
         )
     if not balanced:
         return _take(strata, apportion(split.samples_per_task or len(strata), np.bincount(strata)), rng)
-    # So many rows of each class; of an odd number of rows the first classes (the rest) get one more.
+    # Rows per class. If the total does not divide evenly, the first classes get an extra row.
     total = split.samples_per_task
     counts = np.bincount(strata, minlength=len(source.class_names))
     if total is None:
@@ -254,7 +255,7 @@ def _draw(strata: IntArray, source: Source, split: Split, name: str, rng: np.ran
 
 
 def _take(strata: IntArray, quota: IntArray, rng: np.random.Generator) -> IntArray:
-    """``quota[s]`` random rows of every stratum ``s``, in rising order."""
+    """Return ``quota[s]`` random rows of every stratum ``s``, in rising order."""
     chosen = [rng.permutation(np.flatnonzero(strata == s))[:count] for s, count in enumerate(quota) if count]
     return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
 
@@ -262,10 +263,11 @@ def _take(strata: IntArray, quota: IntArray, rng: np.random.Generator) -> IntArr
 def _hold_out(
     strata: IntArray, group: npt.NDArray[Any] | None, split: Split, address: list[int]
 ) -> npt.NDArray[np.bool_]:
-    """Which of the drawn rows are test rows; whole groups, each taken if it brings the counts closer to the target.
+    """Return a mask of the drawn rows that become test rows.
 
-    Closeness is Σ_c m_c² + C (Σ_c m_c)² with m_c the rows still missing of class c: shares of classes count, and
-    the size as a whole counts as much as all of them.
+    With groups, visit the groups in random order and take each if it brings the counts closer to the target. Distance
+    is Σ_c m_c² + C (Σ_c m_c)², where m_c counts the missing rows of class c. The total size has as much weight as
+    all classes together.
     """
     rng = np.random.default_rng(address)
     in_test = np.zeros(len(strata), dtype=np.bool_)
@@ -277,25 +279,25 @@ def _hold_out(
     counts = np.zeros((len(names), len(target)), dtype=np.int64)
     np.add.at(counts, (member, strata), 1)
     missing = target.copy()
-    taken = np.zeros(len(names), dtype=np.bool_)
+    in_test_group = np.zeros(len(names), dtype=np.bool_)
     for candidate in rng.permutation(len(names)):
         after = missing - counts[candidate]
         if _distance(after) < _distance(missing):
-            missing, taken[candidate] = after, True
-    return taken[member]
+            missing, in_test_group[candidate] = after, True
+    return in_test_group[member]
 
 
 def _distance(missing: IntArray) -> int:
     return int(missing @ missing + len(missing) * missing.sum() ** 2)
 
 
-def _gather(source: Source, chosen: list[int], held: list[_Held], split: Split) -> Federation:
-    """Copy the rows into place: terminal by terminal, each in the order of recording."""
-    train, test = (np.concatenate([part[i] for part in held]) for i in (0, 2))
-    terminal_offsets = offsets(np.concatenate([part.sizes for part in held]))
-    task_offsets = offsets([len(part.sizes) for part in held])
-    test_offsets = offsets([len(part.test) for part in held])
-    held.clear()  # rows are the memory that counts, but nothing needs to lie here twice
+def _gather(source: Source, chosen: list[int], parts: list[_TaskSplit], split: Split) -> Federation:
+    """Copy the rows into place: terminal by terminal, rows of a terminal in the order of recording."""
+    train, test = (np.concatenate([part[i] for part in parts]) for i in (0, 2))
+    terminal_offsets = offsets(np.concatenate([part.sizes for part in parts]))
+    task_offsets = offsets([len(part.sizes) for part in parts])
+    test_offsets = offsets([len(part.test) for part in parts])
+    parts.clear()  # free the row numbers before the rows are copied
     label = np.float64 if not source.class_names else np.int16 if len(source.class_names) < 2**15 else np.int32
     names: tuple[str, ...] = ()
     if isinstance(split.partition, Column) and source.terminal is not None and source.terminal_names:

@@ -1,7 +1,8 @@
-"""Moments of the rows of many terminals at once, compiled.
+"""Compute the moments of the rows of many terminals at once, in compiled code.
 
-Additions have the order that they have in `scaling.py`, where one terminal adds up alone, so both give the same numbers
-to the bit. The kernels call nothing outside of this file: numba's cache does not notice edits in other files.
+Every engine that simulates a whole network calls `station_moments` for standardisation. The additions have the same
+order as in `scaling.py`, where each terminal adds up its own rows, so both give the same numbers to the bit. The
+kernels call only functions of this file, because numba's cache does not notice edits in other files.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32)
 
 @njit(cache=True, nogil=True)
 def _rows(X: Any, start: int, stop: int, mean: Any, spread: Any) -> None:
-    """Write Σx/n and Σ(x − mean)² of the rows ``start:stop``; two passes, so that nothing cancels.
+    """Write Σx/n and Σ(x − mean)² of the rows ``start:stop``, in two passes to avoid cancellation.
 
-    The mean of a constant column is its value to the bit, so it becomes exact zeros and has no weight.
+    The mean of a constant column equals its value to the bit, so the scaled column is exactly zero and has no weight.
     """
     mean[:] = 0.0
     spread[:] = 0.0
@@ -45,7 +46,7 @@ def _rows(X: Any, start: int, stop: int, mean: Any, spread: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _merge(count: int, mean: Any, spread: Any, more: int, more_mean: Any, more_spread: Any) -> int:
-    """Add the second moments to the first, in place (Chan, Golub and LeVeque 1979); returns the new count."""
+    """Add the second moments to the first, in place (Chan, Golub and LeVeque 1979); return the new count."""
     both = count + more
     if more == 0:
         return both
@@ -59,7 +60,7 @@ def _merge(count: int, mean: Any, spread: Any, more: int, more_mean: Any, more_s
 
 @njit(cache=True, nogil=True)
 def _round(mean: Any, spread: Any) -> None:
-    """To what single precision holds, in place, as `Moments.rounded` does."""
+    """Round to single precision in place, as `Moments.rounded` does."""
     for j in range(len(mean)):
         mean[j] = np.float64(np.float32(min(max(mean[j], -LARGEST), LARGEST)))
         if spread[j] > 0.0:
@@ -82,16 +83,16 @@ def _stations(first: int, last: int, X: Any, terminals: Any, tasks: Any, mean: A
 def station_moments(
     X: FloatArray, terminal_offsets: IntArray, task_offsets: IntArray, dtype: npt.DTypeLike = np.float64
 ) -> list[Moments]:
-    """Moments of every base station's rows, merged terminal by terminal in the order of ids.
+    """Return the moments of every base station's rows, merged terminal by terminal in the order of ids.
 
-    Equal to the bit to ``total`` of the moments of each station's terminals, without making those: a million terminals
-    take seconds. Those of terminals and those of stations are rounded to ``dtype``, float64 or float32.
+    The result equals ``total`` of the moments of each station's terminals to the bit, without building these objects:
+    a million terminals take seconds. Moments of terminals and of stations are rounded to ``dtype``, float64 or float32.
     """
     X = fixed(as_rows(X))
     terminals, tasks = (np.asarray(part, dtype=np.int64) for part in (terminal_offsets, task_offsets))
     mean, spread = np.zeros((len(tasks) - 1, X.shape[1])), np.zeros((len(tasks) - 1, X.shape[1]))
     dtype = np.dtype(dtype)
-    given = X, terminals, tasks, mean, spread, dtype == np.float32
-    share_out(lambda first, last: _stations(first, last, *given), len(tasks) - 1, X.size)
+    arguments = X, terminals, tasks, mean, spread, dtype == np.float32
+    share_out(lambda first, last: _stations(first, last, *arguments), len(tasks) - 1, X.size)
     counts = np.diff(terminals[tasks]).tolist()
     return [Moments(count, mean[b], spread[b]).rounded(dtype) for b, count in enumerate(counts)]

@@ -12,7 +12,7 @@ from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.centring import label_sums
 from rhfedmtl.data.federation import Federation, FloatArray, offsets
-from rhfedmtl.data.mapped import room_like
+from rhfedmtl.data.mapped import buffer_like
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.data.sums import station_moments
 from rhfedmtl.data.threads import cores
@@ -399,7 +399,7 @@ class InProcess:
         if all(scaler is first for scaler in scalers):
             X = first.transform(old.X)
         else:
-            X = room_like(old.X)
+            X = buffer_like(old.X)
             for b, scaler in enumerate(scalers):
                 own = self._home == b
                 span = slice(old.starts[own].min(), self._ends[own].max())

@@ -59,7 +59,7 @@ def round_zero(
     channel, preparation = method.channel, federation.preparation
     among = channel.masked_among(layout.members)
     if preparation is not None and (among or private):
-        preparation.refuse_told("--masked" if among else "--privacy", means=private)
+        preparation.refuse_disclosure("--masked" if among else "--privacy", means=private)
     features = network.shape[1] - method.intercept if settings.scale.startswith("standard") else 0
     labels = method.intercept and federation.kind == "regression"
     centred = network if labels and isinstance(network, LabelCentring) else None

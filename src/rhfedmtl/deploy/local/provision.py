@@ -149,7 +149,7 @@ class _Writer:
         method.check(self._data)
         self._least_summed, private = method.channel.summed, bool(self._learning.privacy)
         if self._data.preparation is not None and (self._least_summed or private):
-            self._data.preparation.refuse_told("--masked" if self._least_summed else "--privacy", means=private)
+            self._data.preparation.refuse_disclosure("--masked" if self._least_summed else "--privacy", means=private)
         bytes_ = plan.limits.message_bytes or jobs.message_limit(job, method, plan.limits)
         norm = plan.limits.norm * _largest(self._data, self._learning.scale)
         weight = plan.limits.weight * _heaviest(self._data)

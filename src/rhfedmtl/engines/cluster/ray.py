@@ -116,7 +116,7 @@ def outline(request: Request, seed: int) -> Outline:
         return sizes
 
     with Pool() as pool:
-        return Outline.made(pool.submit(_facts, recipe).result(), recipe, fetch)
+        return Outline.from_facts(pool.submit(_facts, recipe).result(), recipe, fetch)
 
 
 class Pool(Executor):
