@@ -95,7 +95,7 @@ class Scaler:
         return min(1.0, max(MIN_CONSTANT, CONSTANT_IN_FEATURES / math.sqrt(max(features, 1)))) if self.unit else 1.0
 
     def radius(self, width: int, *, intercept: bool) -> float:
-        """Return the norm of the longest row of ``width`` numbers (including the constant); infinite without unit norm."""
+        """Return the norm of the longest row of ``width`` numbers, constant included; infinite without unit norm."""
         if not self.unit:
             return math.inf
         return math.hypot(1.0, self.constant(width - 1)) if intercept else 1.0

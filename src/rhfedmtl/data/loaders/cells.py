@@ -1,4 +1,8 @@
-"""What the cells of a table mean: numbers, gaps, texts, dates, keys and labels, however they are written."""
+"""Interpret the cells of a table: numbers, gaps, texts, dates, keys and labels in all usual notations.
+
+`loaders.table` calls `features`, `labels` and `factorised` for each column; `Notation` describes the gaps and decimal
+marks of the file. A few texts among many numbers, and a number that is too large, are errors that name the cell.
+"""
 
 from __future__ import annotations
 
@@ -16,56 +20,56 @@ from rhfedmtl.errors import DataError
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
 Place = Callable[[int], str]
-"""Words for where a row stands in its file."""
+"""Return the position of a row in its file, in words, for error messages."""
 GAPS = frozenset(
     ["", "?", ".", "-", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-nan", "NaT", "NULL", "null", "None"]
 )
-"""How people write that a value is missing; in keys only the empty cell is."""
+"""Usual ways to mark a missing value. In a key column only the empty cell counts as missing."""
 GAP_WORD = "nan"
 TRUTH = {"True": "1", "true": "1", "TRUE": "1", "False": "0", "false": "0", "FALSE": "0"}
 MOST_CLASSES = 20
-"""More different whole numbers than this are a quantity, not a name."""
+"""Whole numbers with more different values than this are a quantity; otherwise they are class names."""
 SMALLEST = 1e-150
-"""A column whose numbers are all below this has no variance that double precision holds."""
+"""If all numbers of a column are smaller, double precision cannot hold its variance."""
 NESTS = (list, tuple, dict, set, np.ndarray)
 EMPTY = "is empty"
 DATES = "holds dates: make numbers of them"
 NESTED = "holds lists or records: make columns of numbers or texts of them"
 GROUPED = r"\d{1,3}(?P<mark>[ ,.'’\u00a0\u202f])\d{3}((?P=mark)\d{3})*([.,]\d+)?"
 UNIT = r"([%$€£¥]|(?P<unit>[A-Za-zµΩ°][A-Za-zµΩ°/²³%]{0,7}))"
-DRESSED = re.compile(rf"[+-]?[$€£¥]? ?[+-]?({GROUPED}|\d+([.,]\d+)?) ?{UNIT}?")
-"""A number that people read as a number: thousands parted, a decimal comma, or a unit as in ``12.3 mm``."""
+FORMATTED = re.compile(rf"[+-]?[$€£¥]? ?[+-]?({GROUPED}|\d+([.,]\d+)?) ?{UNIT}?")
+"""A number for a reader but not for a program: thousands marks, a decimal comma, or a unit as in ``12.3 mm``."""
 PLAIN = "write 1234.5, without marks for thousands or units"
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?")
 
 
 class Cells(NamedTuple):
-    """A column of features: numbers with NaN for gaps, or codes into ``words`` where it is text."""
+    """A feature column: numbers with NaN for gaps, or codes into ``words`` if it is text."""
 
     values: Float64Array
     words: tuple[str, ...] | None = None
 
     @property
     def gaps(self) -> npt.NDArray[np.bool_]:
-        """Where it has none."""
+        """Mask of the missing cells."""
         return np.isnan(self.values)
 
 
 class Notation(NamedTuple):
-    """How a table writes gaps, and whether its numbers may have a decimal comma."""
+    """Notation of a table: its words for gaps, and permission for decimal commas."""
 
     gaps: frozenset[str] = GAPS
     comma: bool = False
 
     def numbers(self, words: Sequence[str]) -> Float64Array | None:
-        """Numbers that words stand for: gaps are NaN, truth is 1 or 0; None if one of them stands for none."""
+        """Return words as numbers (gaps NaN, truth values 1 or 0), or None if some word is not a number."""
         if self.gaps is GAPS:
             try:
                 return np.array(words, dtype=np.float64)
             except ValueError:
                 pass
-        known = {**TRUTH, **dict.fromkeys(self.gaps, GAP_WORD)}
-        plain = [known.get(word, word) for word in words]
+        replacements = {**TRUTH, **dict.fromkeys(self.gaps, GAP_WORD)}
+        plain = [replacements.get(word, word) for word in words]
         for texts in (plain, [word.replace(",", ".") for word in plain]) if self.comma else (plain,):
             try:
                 return np.array(texts, dtype=np.float64)
@@ -74,20 +78,20 @@ class Notation(NamedTuple):
         return None
 
     def is_number(self, word: str) -> bool:
-        """Whether one word stands for a number, or for a gap."""
+        """Return True if a word is a number or a gap."""
         return self.numbers([word]) is not None
 
     def words(self, column: Array) -> list[str | None]:
-        """Cells as they are written; None for gaps."""
+        """Return the cells as text, and None for gaps."""
         return [None if word is None or word in self.gaps else word for word in spelled(column)]
 
 
-def features(column: Array, notation: Notation, text: bool, most: int, where: str, place: Place) -> Cells | str:
-    """The column as features, or why it is left out; one that is mostly numbers must be numbers throughout."""
+def features(column: Array, notation: Notation, text: bool, max_values: int, where: str, place: Place) -> Cells | str:
+    """Return the column as features, or the reason to leave it out. A few texts among many numbers are an error."""
     if column.dtype.kind in "Mm":
         return DATES
     if text:
-        return _coded(notation.words(column), most)
+        return _coded(notation.words(column), max_values)
     numbers = column.astype(np.float64) if column.dtype.kind in "fiub" else None
     if numbers is None:
         if column.dtype.kind == "O" and any(isinstance(value, NESTS) for value in column):
@@ -96,7 +100,7 @@ def features(column: Array, notation: Notation, text: bool, most: int, where: st
         numbers = notation.numbers([GAP_WORD if word is None else word for word in words])
     if numbers is None:
         _refuse_mixture(words, notation, where, place)
-        return _coded(words, most)
+        return _coded(words, max_values)
     if np.isnan(numbers).all():
         return EMPTY
     check_size(numbers, where, place)
@@ -109,7 +113,7 @@ def features(column: Array, notation: Notation, text: bool, most: int, where: st
 
 
 def check_size(numbers: Float64Array, where: str, place: Place) -> None:
-    """Refuse infinity, and what overflows when squared."""
+    """Refuse infinity and numbers whose square overflows."""
     bad = np.abs(numbers) > LARGEST
     if bad.any():
         row = int(np.argmax(bad))
@@ -120,7 +124,7 @@ def check_size(numbers: Float64Array, where: str, place: Place) -> None:
 
 
 def _refuse_mixture(words: list[str | None], notation: Notation, where: str, place: Place) -> None:
-    """A few names among many different numbers are a slip, not a text."""
+    """Refuse a few texts among many different numbers: that is a mistake, not a text column."""
     different = [word for word in dict.fromkeys(words) if word is not None]
     strange = [word for word in different if not notation.is_number(word)]
     numbers = len(different) - len(strange)
@@ -131,28 +135,29 @@ def _refuse_mixture(words: list[str | None], notation: Notation, where: str, pla
         )
 
 
-def _coded(words: list[str | None], most: int) -> Cells | str:
-    codes, known = factorised(words)
-    if not known:
+def _coded(words: list[str | None], max_values: int) -> Cells | str:
+    codes, values = factorised(words)
+    if not values:
         return EMPTY
-    if all(DATE.fullmatch(word) for word in known):
+    if all(DATE.fullmatch(word) for word in values):
         return DATES
-    if len(known) > most:
-        if dressed(known):
-            return f"holds numbers like {known[0]!r}: {PLAIN}"
-        return f"holds {len(known):,} different texts, more than {most} (--set most_values={len(known)} takes it)"
-    return Cells(np.where(codes < 0, np.nan, codes), known)
+    if len(values) > max_values:
+        if are_formatted_numbers(values):
+            return f"holds numbers like {values[0]!r}: {PLAIN}"
+        way_out = f"--set most_values={len(values)} takes it"
+        return f"holds {len(values):,} different texts, more than {max_values} ({way_out})"
+    return Cells(np.where(codes < 0, np.nan, codes), values)
 
 
-def dressed(known: Sequence[str]) -> bool:
-    """Return True if a reader takes all values of a text for numbers, with one unit at most, and a program does not."""
-    matches = [DRESSED.fullmatch(word) for word in known]
+def are_formatted_numbers(values: Sequence[str]) -> bool:
+    """Return True if all values look like numbers to a reader, with at most a single unit, but not to a program."""
+    matches = [FORMATTED.fullmatch(word) for word in values]
     units = {match["unit"] for match in matches if match is not None}
-    return all(matches) and len(units) == 1 and Notation().numbers(known) is None
+    return all(matches) and len(units) == 1 and Notation().numbers(values) is None
 
 
 def spelled(column: Array) -> list[str | None]:
-    """Cells as they are written: ``01`` and ``1`` differ; whole numbers have no fraction; None where nothing is."""
+    """Return the cells as text, None for gaps: ``01`` and ``1`` differ; whole numbers are written without fraction."""
     if column.dtype.kind in "iub":
         return [str(value) for value in column.tolist()]
     memo: dict[Any, str | None] = {}
@@ -160,7 +165,7 @@ def spelled(column: Array) -> list[str | None]:
 
 
 def _word(value: Any) -> str | None:
-    # NaN and NaT are not equal to themselves, and pandas' NA will not say.
+    # NaN and NaT are not equal to themselves; comparing pandas' NA gives neither True nor False.
     same = value == value  # noqa: PLR0124
     if value is None or not (isinstance(same, bool | np.bool_) and bool(same)) or value == "":
         return None
@@ -170,13 +175,13 @@ def _word(value: Any) -> str | None:
 
 
 def plain_number(word: str) -> str:
-    """A number as a label is called: ``1`` for ``1.0`` and ``01``; other words as they are."""
+    """Return a number in the form of a label, ``1`` for ``1.0`` and ``01``; return other words unchanged."""
     numbers = Notation().numbers([word])
     return word if numbers is None or np.isnan(numbers[0]) else str(_word(float(numbers[0])))
 
 
 def factorised(words: Iterable[str | None]) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    """Code of every word (−1 for gaps) and the different words in their natural order: numbers by size."""
+    """Return the code of every word (−1 for gaps) and the different words in natural order: numbers by size."""
     words = list(words)
     different = [word for word in dict.fromkeys(words) if word is not None]
     numbers = Notation(frozenset()).numbers(different) if different else None
@@ -188,30 +193,30 @@ def factorised(words: Iterable[str | None]) -> tuple[npt.NDArray[np.int64], tupl
     return np.array([at[word] for word in words], dtype=np.int64), tuple(names)
 
 
-def alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """Two names that differ only in case, or in how one number is written."""
-    seen: dict[str | float, str] = {}
+def near_duplicates(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return two names that differ only in case or in the notation of a number, or None if there are no such names."""
+    first_names: dict[str | float, str] = {}
     for name in names:
         try:
             number = float(name)
         except ValueError:
             number = math.nan
-        other = seen.setdefault(name.casefold() if math.isnan(number) else number, name)
-        if other != name:
-            return other, name
+        first = first_names.setdefault(name.casefold() if math.isnan(number) else number, name)
+        if first != name:
+            return first, name
     return None
 
 
 class Labels(NamedTuple):
-    """Class codes with their names, or numbers without; and what kind was assumed, in words."""
+    """Class codes with their names, or the numbers of a regression; and the assumption about their kind, in words."""
 
     y: Array
     class_names: tuple[str, ...]
     assumed: str
 
 
-def labels(column: Array, notation: Notation, kind: str | None, most: int, where: str, place: Place) -> Labels:
-    """Text, truth values and up to ``MOST_CLASSES`` different whole numbers are classes, other numbers a regression."""
+def labels(column: Array, notation: Notation, kind: str | None, max_values: int, where: str, place: Place) -> Labels:
+    """Interpret labels: texts, truth values and up to ``MOST_CLASSES`` different integers are classes, else numbers."""
     words = notation.words(column)
     numbers = column.astype(np.float64) if column.dtype.kind in "fiu" else None
     if numbers is None and not TRUTH.keys() & set(words):
@@ -224,16 +229,17 @@ def labels(column: Array, notation: Notation, kind: str | None, most: int, where
     if numbers is not None:
         words = [_word(number) for number in numbers.tolist()]
     codes, names = factorised(words)
-    if kind is None and len(names) > max(most, MOST_CLASSES):
-        way = f"if {names[0]!r} is a number, {PLAIN}; else name" if dressed(names) else "name"
+    if kind is None and len(names) > max(max_values, MOST_CLASSES):
+        remedy = f"if {names[0]!r} is a number, {PLAIN}; else name" if are_formatted_numbers(names) else "name"
         raise DataError(
-            f"{where} holds {len(names):,} different texts: {way} the column of labels, or say --kind classes"
+            f"{where} holds {len(names):,} different texts: {remedy} the column of labels, or say --kind classes"
         )
-    what = "whole numbers" if numbers is not None and _are_names(numbers) else "numbers"
+    value_type = "whole numbers" if numbers is not None and _are_names(numbers) else "numbers"
     if numbers is None:
-        what = "truth values" if set(names) <= TRUTH.keys() else "texts"
-    way = "" if numbers is None else "regression"
-    return Labels(_small(codes, len(names)), names, _assumed(kind, f"{len(names)} different {what}", "classes", way))
+        value_type = "truth values" if set(names) <= TRUTH.keys() else "texts"
+    alternative = "" if numbers is None else "regression"
+    assumed = _assumed(kind, f"{len(names)} different {value_type}", "classes", alternative)
+    return Labels(_small(codes, len(names)), names, assumed)
 
 
 def _are_names(numbers: Float64Array) -> bool:
@@ -241,9 +247,9 @@ def _are_names(numbers: Float64Array) -> bool:
     return len(different) <= MOST_CLASSES and bool((different == np.round(different)).all())
 
 
-def _assumed(kind: str | None, found: str, taken: str, other: str) -> str:
-    way = f"; --kind {other} takes them otherwise" if other else ""
-    return f"{found}, taken as {taken}" + (way if kind is None else " as told")
+def _assumed(kind: str | None, description: str, decision: str, alternative: str) -> str:
+    remedy = f"; --kind {alternative} takes them otherwise" if alternative else ""
+    return f"{description}, taken as {decision}" + (remedy if kind is None else " as requested")
 
 
 def _small(codes: npt.NDArray[np.int64], n_names: int) -> Array:
@@ -251,7 +257,7 @@ def _small(codes: npt.NDArray[np.int64], n_names: int) -> Array:
 
 
 def needed_numbers(column: Array, notation: Notation, where: str, place: Place) -> Float64Array:
-    """Column of finite numbers; the error names the first cell that is none."""
+    """Return a column of finite numbers; the error names the first cell that is empty or not a number."""
     numbers = numbers_or_gaps(column, notation, where, place)
     gaps = np.isnan(numbers)
     if gaps.any():
@@ -260,7 +266,7 @@ def needed_numbers(column: Array, notation: Notation, where: str, place: Place) 
 
 
 def numbers_or_gaps(column: Array, notation: Notation, where: str, place: Place) -> Float64Array:
-    """Column of finite numbers, and NaN where it has gaps."""
+    """Return a column of finite numbers, with NaN for gaps."""
     words = None if column.dtype.kind in "fiub" else [word or GAP_WORD for word in notation.words(column)]
     numbers = column.astype(np.float64) if words is None else notation.numbers(words)
     if numbers is None:

@@ -1,7 +1,7 @@
-"""UCI *Human Activity Recognition Using Smartphones*: 30 people, 6 activities, 561 features; one person is one task.
+"""UCI *Human Activity Recognition Using Smartphones*: 30 people, 6 activities, 561 features; each person is a task.
 
-Read from the official folder, its zip, the zip-in-zip that UCI serves, or an ``.npz`` with the arrays ``X, y,
-subject`` and, if known, ``chain``. Rows come in the order of subject, activity, and then as recorded.
+The loader reads the official folder, its zip, the zip-in-zip that UCI serves, or an ``.npz`` with the arrays ``X, y,
+subject`` and optionally ``chain``. Rows are sorted by subject and activity, and then in the order of recording.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Root: TypeAlias = Path | zipfile.Path
 
 
 def load(path: Path | None = None) -> Source:
-    """Source from ``path``; without it from ``RHFEDMTL_DATA``, the cache, or by download."""
+    """Load the source from ``path``; without ``path``, from ``RHFEDMTL_DATA``, the cache, or the UCI server."""
     if path is None:
         path = cache.find([PARSED, FOLDER, f"{FOLDER}.zip"]) or fetch()
     cache.existing(path)
@@ -72,22 +72,22 @@ def fetch() -> Path:
 
 
 def read_npz(path: Path) -> Source:
-    """Source from an ``.npz``."""
-    wanted = ("X", "y", "subject", "feature_names", "activity_names", "chain")
+    """Load the source from an ``.npz``."""
+    names = ("X", "y", "subject", "feature_names", "activity_names", "chain")
     try:
-        data = unpacking.read_npz(path, wanted)
+        data = unpacking.read_npz(path, names)
     except DataError:
         raise
     except unpacking.READING as error:
         raise DataError(f"{path} cannot be read as .npz ({unpacking.why(error)}): fetch it again") from error
-    missing = [name for name in wanted[:-1] if name not in data]
+    missing = [name for name in names[:-1] if name not in data]
     if missing:
-        raise DataError(f"{path} lacks the array {', '.join(missing)}: it must hold {', '.join(wanted[:-1])}")
+        raise DataError(f"{path} lacks the array {', '.join(missing)}: it must hold {', '.join(names[:-1])}")
     return _source(data, str(path))
 
 
 def read_zip(path: Path) -> Source:
-    """Source from a zip of the official folder, or from a zip that holds this zip."""
+    """Load the source from a zip of the official folder, or from a zip that contains this zip."""
     try:
         unpacking.check_zip(path)
         with zipfile.ZipFile(path) as outer:
@@ -102,7 +102,7 @@ def read_zip(path: Path) -> Source:
 
 
 def read_folder(root: Root, where: str) -> Source:
-    """Source from the official text layout under ``root``."""
+    """Load the source from the official text layout under ``root``."""
     parts = []
     for part in ("train", "test"):
         X = _numbers(root / part / f"X_{part}.txt", where, np.float32)
@@ -126,10 +126,10 @@ def read_folder(root: Root, where: str) -> Source:
 
 
 def chains(subject: npt.NDArray[Any], y: npt.NDArray[Any], signal: npt.NDArray[Any] | None) -> npt.NDArray[np.int64]:
-    """Number of the stretch of overlapping windows to which each row belongs, for rows in the order of the files.
+    """Return for each row the number of its stretch of overlapping windows; rows must have the order of the files.
 
-    A stretch ends where subject or activity changes and, if the raw windows are at hand, where the second half of
-    one window is not the first half of the next.
+    A stretch ends at a change of subject or activity. If the raw windows are available, it also ends if the second half
+    of a window differs from the first half of the next window.
     """
     breaks = (np.diff(subject) != 0) | (np.diff(y) != 0)
     if signal is not None:
@@ -179,7 +179,7 @@ def _numbers(file: Root, where: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def _names(file: Root, where: str) -> npt.NDArray[np.str_]:
-    """Second column of a file of numbered names."""
+    """Return the second column of a file of numbered names."""
     if not file.is_file():
         raise DataError(f"{where} lacks {file.name}: unpack the whole archive")
     lines = [line.split(maxsplit=1) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -1,8 +1,8 @@
-"""Landmine: radar images of 29 fields, 9 features a row, mine or clutter; one field is one task.
+"""Landmine: radar images of 29 fields, 9 features a row, mine or clutter; each field is a task.
 
-``load`` reads the data set as it was published. ``load_authors`` follows the public code of the RHFedMTL paper, which
-does something else: it joins 1,464 rows of all fields end to end and cuts them into equal stretches that it calls
-tasks, with the last tenth of each for the test and nothing drawn at random. It is here for comparison only.
+``load`` reads the data set as published. ``load_authors`` follows the public code of the RHFedMTL paper, which differs:
+it joins 1,464 rows of all fields and cuts them into equal stretches that it calls tasks. The last tenth of each stretch
+is the test set, and nothing is random. Use it only to compare with the paper.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CITATION = (
 
 @dataclass(frozen=True)
 class Recut:
-    """How the paper's code cuts the joined rows: tasks, terminals of each, share of a task for the test."""
+    """The cut of the paper's code: number of tasks, terminals per task, and share of test rows."""
 
     tasks: int = 5
     terminals: int = 5
@@ -43,7 +43,7 @@ class Recut:
 
 
 def load(path: Path | None = None) -> Source:
-    """Source from ``LandmineData.mat`` (cells ``feature``, ``label``) or an ``.npz`` with ``X, y, task``."""
+    """Load the source from ``LandmineData.mat`` (cells ``feature``, ``label``) or an ``.npz`` with ``X, y, task``."""
     path = path or cache.find(["landmine.npz", "LandmineData.mat"])
     if path is None:
         raise DataError("landmine has no official download: give --path LandmineData.mat or an .npz with X, y, task")
@@ -62,10 +62,10 @@ def load(path: Path | None = None) -> Source:
 
 
 def load_authors(path: Path | None = None, recut: Recut | None = None) -> Federation:
-    """Federation as the paper's code makes it from ``small.mat``: joined, re-cut, nothing at random.
+    """Make the federation of the paper's code from ``small.mat``: join the rows and cut them, without randomness.
 
-    Of n rows a terminal gets s = ⌊n / (tasks · terminals)⌋ and a task the next s · terminals; of these the first
-    ⌊s · terminals · (1 − test_fraction) / terminals⌋ · terminals are training rows.
+    With n rows, a terminal gets s = ⌊n / (tasks · terminals)⌋ and a task the next s · terminals rows; the first
+    ⌊s · terminals · (1 − test_fraction) / terminals⌋ · terminals of these are training rows.
     """
     recut = recut or Recut()
     path = path or cache.find(["small.mat"])
@@ -101,7 +101,7 @@ def load_authors(path: Path | None = None, recut: Recut | None = None) -> Federa
 
 
 def _read(path: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int16], npt.NDArray[Any]]:
-    """Rows, labels 0/1 and task codes, in the order of the file."""
+    """Return rows, labels 0/1 and task codes, in the order of the file."""
     X, y, task = _read_npz(path) if path.suffix == ".npz" else _read_mat(path)
     if len(X) != len(y) or len(X) != len(task):
         raise DataError(f"{path}: {len(X)} rows, {len(y)} labels and {len(task)} task codes must be as many")

@@ -1,6 +1,7 @@
-"""A federation on disk: one folder with plain ``.npy`` files and a JSON file, read back memory-mapped.
+"""Save a federation in a folder of ``.npy`` files and a JSON file, and load it memory-mapped.
 
-``federation.json`` is written last and moved into place, so a folder that was never finished is never taken for data.
+`rhfedmtl data split … --out FOLDER` calls `save`; the data set ``saved`` calls `load`. ``federation.json`` is written
+last and moved into place, so `load` refuses a folder that is incomplete.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FORMAT = 2
 
 
 def allocate(folder: Path | None, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Array to be filled: in memory, or as ``folder/name.npy`` on disk where a folder is given."""
+    """Return an uninitialised array: in memory, or memory-mapped as ``folder/name.npy`` if there is a folder."""
     if folder is None or 0 in shape:
         return np.empty(shape, dtype=dtype)
     folder.mkdir(parents=True, exist_ok=True)
@@ -35,15 +36,15 @@ def allocate(folder: Path | None, name: str, shape: tuple[int, ...], dtype: npt.
 
 
 def save(federation: Federation, folder: Path) -> None:
-    """Write ``federation`` into ``folder``; arrays that already live there as memory maps stay as they are."""
+    """Write ``federation`` into ``folder``; arrays that are memory maps of files in this folder are only flushed."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / INDEX).unlink(missing_ok=True)
     stored = [name for name in ARRAYS if getattr(federation, name) is not None]
     for name in stored:
         array, file = getattr(federation, name), folder / f"{name}.npy"
-        origin = map_of(array)
-        if origin is not None and origin.filename is not None and Path(origin.filename) == file.resolve():
-            origin.flush()
+        mapped = map_of(array)
+        if mapped is not None and mapped.filename is not None and Path(mapped.filename) == file.resolve():
+            mapped.flush()
             continue
         with replacing(file) as stream:
             np.save(stream, array, allow_pickle=False)
@@ -59,7 +60,7 @@ def save(federation: Federation, folder: Path) -> None:
 
 
 def load(folder: Path | None) -> Federation:
-    """Federation from ``folder``, memory-mapped: data larger than the memory can be used."""
+    """Load a federation from ``folder`` as memory maps, which may be larger than the memory."""
     if folder is None:
         raise DataError("a saved federation needs --path FOLDER")
     try:
@@ -83,7 +84,7 @@ def load(folder: Path | None) -> Federation:
         if list(arrays[name].shape) != shape:
             raise DataError(f"{file} has shape {arrays[name].shape}, {INDEX} says {tuple(shape)}: write it again")
     names: dict[str, Any] = {name: tuple(index[name]) for name in NAMES}
-    known = index["preparation"]
-    preparation = None if known is None else Preparation.from_dict(known)
+    fields = index["preparation"]
+    preparation = None if fields is None else Preparation.from_dict(fields)
     origin, drawn = Origin(**index["origin"]), bool(index.get("terminals_drawn", False))
     return Federation(**arrays, **names, origin=origin, preparation=preparation, terminals_drawn=drawn)

