@@ -283,7 +283,7 @@ def test_tasks_scaled_apart_have_no_mean_model(tmp_path: Path) -> None:
     X = rng.normal(size=(5, 3))
     for task in ("a", "b"):
         np.testing.assert_array_equal(again.scores(X, task), models.scores(X, task))
-    with pytest.raises(DataError, match="scaled apart"):
+    with pytest.raises(DataError, match="scaled separately"):
         again.scores(X, "c")
 
 

@@ -100,7 +100,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--relationship mean or none": {"options": Options(relationship="learned", lambda1=0.1)},
     "--loss smoothed-hinge": {"options": Options(loss="squared-hinge", lambda1=0.1)},
     "rhfedmtl, hfedmtl or local": {"algorithm": "cocoa+", "target_gap": 1e-3},
-    "as they are": {"privacy": "epsilon=4,delta=1e-3", "target_gap": 0.0},
+    "shared unchanged": {"privacy": "epsilon=4,delta=1e-3", "target_gap": 0.0},
 }
 
 

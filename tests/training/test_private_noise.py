@@ -128,7 +128,7 @@ def test_the_model_says_whether_its_noise_was_secret(tmp_path: Path, seed: tuple
         assert statement["words"] == SIMULATION
     else:
         assert statement["words"].startswith("(epsilon, delta) = (1, 1e-06)")
-    refusal = SIMULATION if seed else "a private run has told what it may"
+    refusal = SIMULATION if seed else "their private run protects them already"
     with pytest.raises(ConfigError, match=refusal):
         model.release(1.0)
 

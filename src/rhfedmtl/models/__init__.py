@@ -1,1 +1,1 @@
-"""Models of all tasks with what is needed to use them: in memory, in one file, and as ONNX."""
+"""Models of all tasks: use, certification, release with noise, and files (own format and ONNX)."""

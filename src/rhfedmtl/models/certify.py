@@ -1,4 +1,8 @@
-"""A certificate for any models: in one round of sums over a federation's training rows, whoever made them."""
+"""Certify any models: bound their distance from the optimum, in a single round of sums over the training rows.
+
+`rhfedmtl certify` and Python users call `certify`, with models of this library or weights from elsewhere. The
+certificate has the same form as the certificates of a training run. Nothing is trained and nothing is charged.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +36,30 @@ def certify(
     threads: int | None = None,
     **options: Any,
 ) -> Certificate:
-    """How far ``models`` are at most from the best possible ones for the problem that ``options`` name.
+    """Return a bound on how far ``models`` are from the best possible models of the problem in ``options``.
 
-    ``models`` is a `TaskModels`, which brings its scaling and its loss, or plain weights for rows as they are:
-    (task, feature) or (task, column, feature) in the order of the federation's tasks, one model for all, or such as
-    scikit-learn's ``coef_`` with its ``intercept_`` beside it. ``options`` are those of learning: ``relationship``,
-    ``lambda1``, ``lambda2``, ``loss``. The gap bounds how much lower the objective could be, and nothing is charged.
+    The gap of the certificate bounds how much lower the objective could be.
+
+    Parameters
+    ----------
+    models
+        A `TaskModels`, which includes its scaling and loss, or weights for unscaled rows: (task, feature) or (task,
+        column, feature) in the order of the federation's tasks, a single model for all tasks, or scikit-learn's
+        ``coef_``.
+    intercept
+        Intercepts for weights, such as scikit-learn's ``intercept_``.
+    threads
+        Number of threads.
+    options
+        Options of training: ``relationship``, ``lambda1``, ``lambda2``, ``loss``.
     """
     if isinstance(models, TaskModels):
-        weights, scalers = _learned(models, federation)
+        weights, scalers = _learned_weights(models, federation)
         if models.loss is not None:
             options = {"loss": loss_name(models.loss), **models.loss._asdict(), **options}  # type: ignore[attr-defined]
         has_intercept = models.intercept
     else:
-        weights, has_intercept = _given(models, intercept, federation), intercept is not None
+        weights, has_intercept = _plain_weights(models, intercept, federation), intercept is not None
         scalers = [Scaler()] * federation.n_tasks
     method = Options.of(**{**options, "intercept": has_intercept}).method(federation.kind)
     network = InProcess(federation, method, threads=threads)
@@ -57,17 +71,17 @@ def certify(
         weights = centring.without_intercepts(weights, scalers[0].constant(federation.n_features), levels)
     network.scale(scalers)
     relationship = method.relationship
-    if relationship.learns() is not None:  # the one that these models show
+    if relationship.learns() is not None:  # take the relationship that follows from these models
         relationship = relationship.learn(weights)
-    found = certify_models(weights, network.sums(any_models(weights)), relationship)
-    assert found is not None, "in one process every station tells its sums"
-    return found
+    certificate = certify_models(weights, network.sums(any_models(weights)), relationship)
+    assert certificate is not None, "in one process every station reports its sums"
+    return certificate
 
 
-def _learned(models: TaskModels, federation: Federation) -> tuple[Float64Array, list[Scaler]]:
-    """Model and scaler of every task of the federation, by names of tasks and features.
+def _learned_weights(models: TaskModels, federation: Federation) -> tuple[Float64Array, list[Scaler]]:
+    """Return model and scaler of every task of the federation, matched by the names of tasks and features.
 
-    Tasks that were not learned get the model for unseen tasks.
+    Tasks without a trained model get the model for unseen tasks.
     """
     if models.n_features != federation.n_features or len(models.classes) != len(federation.class_names):
         raise DataError(
@@ -91,41 +105,41 @@ def _learned(models: TaskModels, federation: Federation) -> tuple[Float64Array, 
     return weights, scalers
 
 
-def _order(learned: Sequence[str], given: Sequence[str]) -> list[int] | None:
-    """Which of the learned features is each of the given ones; None where they are in order, or have no names."""
-    if not learned or not given or tuple(learned) == tuple(given):
+def _order(learned: Sequence[str], requested: Sequence[str]) -> list[int] | None:
+    """Return the index of each requested feature among the learned features, or None for equal order or no names."""
+    if not learned or not requested or tuple(learned) == tuple(requested):
         return None
     place = {name: j for j, name in enumerate(learned)}
-    foreign = [name for name in given if name not in place]
+    foreign = [name for name in requested if name not in place]
     if foreign or len(place) < len(learned):
-        lacking = next(iter(place.keys() - set(given)), None)
+        lacking = next(iter(place.keys() - set(requested)), None)
         raise DataError(
             f"the data has a feature {foreign[0]!r} that the models do not know, and lacks {lacking!r}: certify with "
             "the columns that they were trained on"
             if foreign
             else "several features of the models have the same name, and those of the data are in another order"
         )
-    return [place[name] for name in given]
+    return [place[name] for name in requested]
 
 
-def _given(models: npt.ArrayLike, intercept: npt.ArrayLike | None, federation: Federation) -> Float64Array:
-    """Plain weights as (task, column, feature), the intercept as the last feature."""
+def _plain_weights(models: npt.ArrayLike, intercept: npt.ArrayLike | None, federation: Federation) -> Float64Array:
+    """Return plain weights as (task, column, feature), with the intercept as the last feature."""
     weights = np.asarray(models, dtype=np.float64)
     columns = len(federation.class_names) if len(federation.class_names) > 2 else 1
-    needed = federation.n_tasks, columns, federation.n_features
-    if weights.shape == needed[1:] or weights.shape == needed[2:]:
-        weights = np.broadcast_to(weights, needed)
-    elif weights.shape == (needed[0], needed[2]) and columns == 1:
+    shape = federation.n_tasks, columns, federation.n_features
+    if weights.shape == shape[1:] or weights.shape == shape[2:]:
+        weights = np.broadcast_to(weights, shape)
+    elif weights.shape == (shape[0], shape[2]) and columns == 1:
         weights = weights[:, None]
-    if weights.shape != needed or not np.isfinite(weights).all():
+    if weights.shape != shape or not np.isfinite(weights).all():
         raise DataError(
-            f"weights of shape {weights.shape} do not fit {needed} (task, column, feature), or are not finite; scikit-"
+            f"weights of shape {weights.shape} do not fit {shape} (task, column, feature), or are not finite; scikit-"
             "learn's coef_ of every task, in the order of the federation's task_names, does"
         )
     if intercept is None:
         return weights.copy()
     try:
-        last = np.broadcast_to(np.reshape(np.asarray(intercept, dtype=np.float64), (-1, columns)), needed[:2])
+        last = np.broadcast_to(np.reshape(np.asarray(intercept, dtype=np.float64), (-1, columns)), shape[:2])
     except ValueError:
-        raise DataError(f"intercepts of shape {np.shape(intercept)} do not fit {needed[:2]} (task, column)") from None
+        raise DataError(f"intercepts of shape {np.shape(intercept)} do not fit {shape[:2]} (task, column)") from None
     return np.concatenate([weights, last[:, :, None]], axis=2)

@@ -1,4 +1,8 @@
-"""File of the models of all tasks: an array file with names, scaling, certificate and origin."""
+"""File format of the models of all tasks: arrays with names, scaling, certificate and origin.
+
+`TaskModels.save` and `TaskModels.load` call this module. It is built on `array_file`, so a file loads without pickle
+and an unknown format is refused. To add a field, extend `header` or ``MODEL`` and `fields`.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,11 @@ from rhfedmtl.roles.certificates import Certificate, NoisedCertificate
 
 Array = npt.NDArray[Any]
 Models = Any
-"""`TaskModels`, which imports this module."""
+"""`TaskModels`. Its module imports this module, so the type cannot be named here."""
 
 VERSION = version("rhfedmtl")
 FILE = "model.npz"
-"""Name of the model in the folder of a run."""
+"""Name of the model file in the folder of a run."""
 MODEL = array_file.Kind(
     "model of rhfedmtl",
     2,
@@ -39,10 +43,10 @@ MODEL = array_file.Kind(
 
 
 def write(models: Models, path: Path) -> None:
-    """Write the models; an interrupted write leaves the old file."""
+    """Write the models; if the write is interrupted, the old file remains."""
     arrays: dict[str, Array] = {"models": models.models, "tasks": _plain_names(models.tasks, "task")}
     arrays["classes"] = _plain_names(models.classes, "class")
-    scalers = models.scalers[:1] if scaled_alike(models.scalers) else models.scalers
+    scalers = models.scalers[:1] if share_scaler(models.scalers) else models.scalers
     if scalers[0].mean is not None:
         arrays["mean"] = np.array([scaler.mean for scaler in scalers])
         arrays["scale"] = np.array([scaler.scale for scaler in scalers])
@@ -89,7 +93,7 @@ def fields(header: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
 
 
 def header(models: Models) -> dict[str, Any]:
-    """Return the part of a file that is no array, in plain values."""
+    """Return all fields that are not arrays, as plain values."""
     loss = models.loss
     return {
         "kind": models.kind,
@@ -104,18 +108,18 @@ def header(models: Models) -> dict[str, Any]:
     }
 
 
-def scaled_alike(scalers: Sequence[Scaler]) -> bool:
+def share_scaler(scalers: Sequence[Scaler]) -> bool:
     """Return True if all tasks share a scaler."""
     return all(scaler is scalers[0] for scaler in scalers)
 
 
 def loss_name(loss: Loss) -> str:
-    """Name of a loss in its registry."""
+    """Return the name of a loss in its registry."""
     return next(name for name, entry in LOSSES.items() if entry.maker is type(loss))
 
 
 def _plain_names(names: Array, kind: str) -> Array:
-    """Names in a type that needs no pickle: text as text, numbers as numbers."""
+    """Return names in a type that needs no pickle: text or numbers."""
     if names.dtype.kind in "biufU":
         return names
     if not all(isinstance(name, str) for name in names.tolist()):
@@ -126,7 +130,7 @@ def _plain_names(names: Array, kind: str) -> Array:
 
 
 def _numbers(certificate: Certificate) -> dict[str, float | int | None]:
-    """Return the numbers of a certificate; infinite numbers are null."""
+    """Return the numbers of a certificate; infinite numbers become null."""
     names = ["primal", "dual", "zero"]
     names += ["bound", "probability"] if isinstance(certificate, NoisedCertificate) else []
     numbers = plain({name: float(getattr(certificate, name)) for name in names})
@@ -154,9 +158,9 @@ def _certificate(numbers: dict[str, Any] | None, arrays: dict[str, Array]) -> Ce
     )
 
 
-def file_of(path: str | Path) -> Path:
-    """The file, or the model of a run's folder, or of the latest run where the folder holds several."""
+def model_path(path: str | Path) -> Path:
+    """Return the model file for a path: the file itself, the model in a run's folder, or of the latest run in it."""
     folder = Path(path)
     if not folder.is_dir() or (folder / FILE).exists():
         return folder / FILE if folder.is_dir() else folder
-    return max(folder.glob(f"*/{FILE}"), key=lambda found: found.stat().st_mtime_ns, default=folder / FILE)
+    return max(folder.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime_ns, default=folder / FILE)

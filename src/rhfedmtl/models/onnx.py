@@ -1,9 +1,9 @@
-"""One linear model as an ONNX graph: scaling, scores, and what they say, in one file that other runtimes read.
+"""Write a linear model as an ONNX graph: scaling, scores and predictions in a file that other runtimes read.
 
-Inputs are raw rows ``X``. Where the models know a table with gaps or texts, ``X`` holds its columns of numbers, with
-NaN for a gap, and ``text`` its columns of text, with the empty text for one; the metadata has their names. Outputs are
-``scores``, for classes also ``label``, and ``probabilities`` where the scores have any. Only operators that every
-runtime has are used; texts need those of ``ai.onnx.ml``.
+`TaskModels.to_onnx` calls `save`. Inputs are raw rows ``X``. If the models were trained on a table with gaps or texts,
+``X`` holds its columns of numbers (NaN for a gap) and ``text`` its columns of text (an empty text for a gap); the
+metadata has the column names. Outputs are ``scores``, for classes also ``label``, and ``probabilities`` if scores are
+log odds. The graph uses only operators that every runtime has; text columns need operators of ``ai.onnx.ml``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DTYPES = ("float64", "float32")
 
 
 class Linear(NamedTuple):
-    """One model with its scaling: weights (column, feature), intercepts, labels; ``proper`` scores are log odds."""
+    """A linear model with its scaling: weights (column, feature), intercept, labels; ``proper`` scores are log odds."""
 
     scaler: Scaler
     weights: npt.NDArray[np.float64]
@@ -38,22 +38,22 @@ class Linear(NamedTuple):
 
     @property
     def columns(self) -> tuple[int, int]:
-        """How many columns of numbers and of text it takes."""
-        known = self.preparation
-        return (self.weights.shape[1], 0) if known is None else (len(known.numbers), len(known.texts))
+        """Number of columns of numbers and of text that the model takes."""
+        preparation = self.preparation
+        return (self.weights.shape[1], 0) if preparation is None else (len(preparation.numbers), len(preparation.texts))
 
 
 def inputs(model: Linear, feature_names: Sequence[str]) -> dict[str, str]:
-    """Names of the columns of ``X`` and of ``text``, as metadata."""
-    known = model.preparation
-    if known is None:
+    """Return the names of the columns of ``X`` and of ``text``, as metadata."""
+    preparation = model.preparation
+    if preparation is None:
         return {"features": json.dumps(feature_names)} if feature_names else {}
-    parts = {"features": known.numbers, "text": known.texts}
-    return {name: json.dumps([known.columns[j] for j in which]) for name, which in parts.items() if which}
+    parts = {"features": preparation.numbers, "text": preparation.texts}
+    return {name: json.dumps([preparation.columns[j] for j in indices]) for name, indices in parts.items() if indices}
 
 
 def save(model: Linear, path: Path, *, dtype: str = "float64", facts: Mapping[str, str] | None = None) -> None:
-    """Write the model in this precision; ``facts`` become metadata of the file."""
+    """Write the model in the precision ``dtype``; ``facts`` become metadata of the file."""
     if dtype not in DTYPES:
         raise ConfigError(f"unknown precision {dtype!r}: choose one of {', '.join(DTYPES)}")
     try:
@@ -65,7 +65,7 @@ def save(model: Linear, path: Path, *, dtype: str = "float64", facts: Mapping[st
     number = TensorProto.DOUBLE if dtype == "float64" else TensorProto.FLOAT
     columns = zip(("X", "text"), (number, TensorProto.STRING), model.columns, strict=True)
     domains = {"": OPSET} | ({"ai.onnx.ml": ML_OPSET} if model.columns[1] else {})
-    made = helper.make_model(
+    proto = helper.make_model(
         helper.make_graph(
             graph.nodes,
             "rhfedmtl",
@@ -77,13 +77,13 @@ def save(model: Linear, path: Path, *, dtype: str = "float64", facts: Mapping[st
         opset_imports=[helper.make_opsetid(domain, number) for domain, number in domains.items()],
         ir_version=IR_VERSION,
     )
-    helper.set_model_props(made, dict(facts or {}))
-    checker.check_model(made, full_check=True)
-    path.write_bytes(made.SerializeToString())
+    helper.set_model_props(proto, dict(facts or {}))
+    checker.check_model(proto, full_check=True)
+    path.write_bytes(proto.SerializeToString())
 
 
 class _Graph:
-    """Nodes, constants and outputs of a graph; an output has its element type, None for that of the rows."""
+    """Nodes, constants and outputs of a graph. An output with element type None has the type of the rows."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
@@ -92,21 +92,21 @@ class _Graph:
         self.outputs: list[tuple[str, int | None, list[Any]]] = []
 
     def add_model(self, model: Linear) -> None:
-        """From ``X`` to all outputs."""
+        """Add all nodes from ``X`` to the outputs."""
         rows = self._scaled(model.scaler, "X" if model.preparation is None else self._prepared(model.preparation))
         weights = self._constant("weights", np.ascontiguousarray(model.weights.T))
         self._node("MatMul", [rows, weights], "products")
         self._node("Add", ["products", self._constant("intercept", model.intercept)], "scores")
         self.outputs.append(("scores", None, ["rows", len(model.weights)]))
         if len(model.classes):
-            # The largest score of several; of two classes the second one if its score is above 0.
+            # The class with the largest score; of two classes, the second class if its score is above 0.
             if len(model.classes) > 2:
                 code = self._node("ArgMax", ["scores"], "code", axis=1, keepdims=0)
             else:
-                column = self._node("Squeeze", ["scores", self._whole("column", [1])], "score")
+                column = self._node("Squeeze", ["scores", self._integers("column", [1])], "score")
                 above = self._node("Greater", [column, self._constant("threshold", np.zeros(1))], "above")
                 code = self._node("Cast", [above], "code", to=_element(np.dtype(np.int64)))
-            labels = model.classes  # in a type that ONNX has: text, truth values, whole numbers or numbers
+            labels = model.classes  # in a type of ONNX: text, truth values, whole numbers or floating point
             if labels.dtype.kind in "iuf":
                 labels = labels.astype(np.float64 if labels.dtype.kind == "f" else np.int64)
             elif labels.dtype.kind != "b":
@@ -115,33 +115,34 @@ class _Graph:
             self._node("Gather", ["labels", code], "label", axis=0)
             self.outputs.append(("label", _element(labels.dtype), ["rows"]))
         if model.proper:
-            # σ(score) of every column; several are divided by their sum, as every column was learned apart.
+            # σ(score) of every column. Several columns are divided by their sum, as each was trained separately.
             n_classes = len(model.classes)
             odds = self._node("Sigmoid", ["scores"], "odds")
             if n_classes > 2:
-                total = self._node("ReduceSum", [odds, self._whole("across", [1])], "all", keepdims=1)
+                total = self._node("ReduceSum", [odds, self._integers("across", [1])], "all", keepdims=1)
                 self._node("Div", [odds, total], "probabilities")
             else:
-                other = self._node("Sigmoid", [self._node("Neg", ["scores"], "opposite")], "other")
-                self._node("Concat", [other, odds], "probabilities", axis=1)
+                first = self._node("Sigmoid", [self._node("Neg", ["scores"], "opposite")], "other")
+                self._node("Concat", [first, odds], "probabilities", axis=1)
             self.outputs.append(("probabilities", None, ["rows", n_classes]))
 
-    def _prepared(self, known: Preparation) -> str:
-        """Features as `Preparation.encode` makes them: numbers, where gaps were, and a column for each text."""
+    def _prepared(self, preparation: Preparation) -> str:
+        """Add the features of `Preparation.encode`: numbers, columns that mark gaps, and columns for each text."""
         parts = []
-        if known.numbers:
+        if preparation.numbers:
             gaps = self._node("IsNaN", ["X"], "gaps")
-            parts.append(self._node("Where", [gaps, self._constant("fill", known.fill[known.numbers]), "X"], "filled"))
-        if known.indicated:
-            which = self._whole("gappy", [known.numbers.index(j) for j in known.indicated])
-            some = self._node("Gather", ["gaps", which], "some", axis=1)
+            fill = self._constant("fill", preparation.fill[preparation.numbers])
+            parts.append(self._node("Where", [gaps, fill, "X"], "filled"))
+        if preparation.indicated:
+            indices = self._integers("gappy", [preparation.numbers.index(j) for j in preparation.indicated])
+            some = self._node("Gather", ["gaps", indices], "some", axis=1)
             parts.append(self._node("Cast", [some], "missing", to=_element(self.dtype)))
-        for k, j in enumerate(known.texts):
-            column = self._node("Gather", ["text", self._whole(f"text_{k}", [k])], f"column_{k}", axis=1)
-            # A column of 0 and 1 for each of the values; all 0 for others.
-            values = list(known.values[j] or ())
+        for k, j in enumerate(preparation.texts):
+            column = self._node("Gather", ["text", self._integers(f"text_{k}", [k])], f"column_{k}", axis=1)
+            # A 0/1 column for each known value; all columns are 0 for an unknown value.
+            values = list(preparation.values[j] or ())
             hot = self._node("OneHotEncoder", [column], f"hot_{k}", domain="ai.onnx.ml", cats_strings=values, zeros=1)
-            flat = self._node("Reshape", [hot, self._whole(f"width_{k}", [-1, len(values)])], f"flat_{k}")
+            flat = self._node("Reshape", [hot, self._integers(f"width_{k}", [-1, len(values)])], f"flat_{k}")
             parts.append(self._node("Cast", [flat], f"values_{k}", to=_element(self.dtype)))
         return self._node("Concat", parts, "features", axis=1)
 
@@ -151,7 +152,7 @@ class _Graph:
             rows = self._node("Div", ["centred", self._constant("scale", scaler.scale)], "standard")
         if scaler.unit:
             squares = self._node("Mul", [rows, rows], "squares")
-            total = self._node("ReduceSum", [squares, self._whole("axis", [1])], "total", keepdims=1)
+            total = self._node("ReduceSum", [squares, self._integers("axis", [1])], "total", keepdims=1)
             norm = self._node("Sqrt", [total], "norm")
             zero, one = self._constant("zero", np.zeros(1)), self._constant("one", np.ones(1))
             positive = self._node("Greater", [norm, zero], "positive")
@@ -168,7 +169,7 @@ class _Graph:
     def _constant(self, name: str, values: npt.NDArray[np.float64]) -> str:
         return self._tensor(name, np.asarray(values).astype(self.dtype))
 
-    def _whole(self, name: str, values: list[int]) -> str:
+    def _integers(self, name: str, values: list[int]) -> str:
         return self._tensor(name, np.array(values, dtype=np.int64))
 
     def _tensor(self, name: str, values: npt.NDArray[Any]) -> str:

@@ -1,4 +1,7 @@
-"""Predictions for the rows of a file: the columns of the file, the model of each row, metrics if there are labels."""
+"""Predict the rows of a file: find the features and the task of each row, and measure metrics if there are labels.
+
+`rhfedmtl predict` builds `NewRows` from a path and its options. All errors name the file, the column and the row.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from rhfedmtl.training.result import mean
 class NewRows:
     """Rows of a file, with the columns of tasks, labels and features.
 
-    After `predict`, ``without_task`` has the rows with an empty task, ``same`` the tasks whose number is spelled
-    differently, and ``filled`` the columns with gaps that had no gap in training.
+    After `predict`, ``without_task`` lists the rows with an empty task, and ``filled`` the columns with gaps although
+    they had no gap in training. ``same`` maps tasks whose number is written differently to their name in training.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class NewRows:
                 raise DataError(f"{path} has no column {name!r}: it has {table.listing(list(self.table))}{hint}")
 
     def predict(self) -> dict[str, Any]:
-        """Return the columns of the answer: task, prediction, scores and, with log odds, probabilities."""
+        """Return the columns of the answer: task, prediction, scores and, for log odds, probabilities."""
         models, tasks, X = self.models, self._tasks(), self._features()
         scores = models.scores(X, tasks)
         answer: dict[str, Any] = {"task": tasks if isinstance(tasks, list) else [tasks] * len(X)}
@@ -64,7 +67,7 @@ class NewRows:
         return answer
 
     def facts(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return tasks that training did not see, gaps, and metrics if the labels are there."""
+        """Return the tasks that training did not include, gaps, and metrics if there are labels."""
         tasks = sorted(set(answer["task"]) - {""})
         unknown = [name for name, b in zip(tasks, self.models.find(tasks).tolist(), strict=True) if b < 0]
         return {
@@ -88,7 +91,7 @@ class NewRows:
         if self.column in self.table:
             words = cells.spelled(self.table[self.column])
             self.without_task = [row for row, word in enumerate(words) if word is None]
-            # Training may know a task by another spelling of its number.
+            # The same number may be written in another way in the training data.
             numbers = {str(name): cells.plain_number(str(name)) for name in models.tasks.tolist()}
             count = Counter(numbers.values())
             unique = {number: name for name, number in numbers.items() if count[number] == 1}
@@ -108,7 +111,7 @@ class NewRows:
         unnamed = [f"X{j}" for j in range(models.n_features)]
         in_order = self.where.endswith(".npz") and f"X{models.n_features}" not in self.table
         if in_order and self.table.keys() >= set(unnamed) and not self.table.keys() & set(columns):
-            columns = unnamed  # of an array X, which has no names
+            columns = unnamed  # an array X has no column names
         else:
             columns = columns or [n for n in self.table if n not in {self.column, self.label, *self.drop}]
             if len(columns) > models.n_features:
@@ -138,7 +141,7 @@ class NewRows:
                 raise DataError(f"{where}, {self.place(words.index(None))} is empty: fill it or drop the row")
             labels = [str(word) for word in words]
             codes = {str(name): k for k, name in enumerate(models.classes.tolist())}
-            # Labels of whole numbers go by their value, however they are written.
+            # Whole-number labels are matched by value, because files write them in different ways.
             spelt = {name: name if name in codes else cells.plain_number(name) for name in set(labels)}
             strange = sorted(name for name in spelt if spelt[name] not in codes)
             if strange:
@@ -146,7 +149,7 @@ class NewRows:
             truth = np.array([codes[spelt[name]] for name in labels])
             scores = np.column_stack([values for name, values in answer.items() if name.split("_")[0] == "score"])
         task = np.array(answer["task"])
-        names = [name for name in np.unique(task) if name]  # rows without a task belong to no mean over tasks
+        names = [name for name in np.unique(task) if name]  # rows without a task do not count in the mean over tasks
         parts = [metrics.measure(truth[task == name], scores[task == name], len(models.classes)) for name in names]
         means = {name: mean(np.array([part[name] for part in parts])) for name in (parts[0] if parts else ())}
         return {name: None if np.isnan(value) else value for name, value in means.items()}

@@ -1,13 +1,18 @@
-"""Models for others' eyes: noise that hides every single training row, made sound by the certified gap (PRIVACY §3).
+"""Release models to other people: Gaussian noise hides every single training row (PRIVACY §3).
 
-Neighbouring data sets differ in one row that is replaced; counts of rows are public. With rows of norm ≤ R, a loss of
-slope ≤ ℓ = 1, and Q fixed beforehand, the best models move by ‖ΔW*‖_Q ≤ 2ℓR √K max_b √G_bb/n_b for K columns. Models
-within ``gap`` of the best objective lie within √(2N gap) of W*, on either data set. So
+`TaskModels.release` calls `noised`, and `removal` calls `add_noise`. Models are refused if rows influenced anything
+that the noise does not cover, such as the scaling or the weights λ1 and λ2 (see `_problem`).
+
+Neighbouring data sets differ in a single row that is replaced; the numbers of rows are public. If rows have norm ≤ R,
+the loss has slope ≤ ℓ = 1 and Q is fixed beforehand, then the best models change by
+‖ΔW*‖_Q ≤ 2ℓR √K max_b √G_bb/n_b for K columns. Models whose objective is within ``gap`` of the best lie within
+√(2N gap) of W*, on either data set. Therefore
 
     sensitivity = 2ℓR √K max_b √G_bb/n_b + 2 √(2N gap),    release W + Z,  Z with covariance s²G across tasks,
 
-is (sensitivity/s)-private, however many rounds were made. The gap is the target of the run, fixed beforehand: the one
-that was reached tells of the rows, as do rounds and bill, and none of these is released.
+is μ-Gaussian differentially private with μ = sensitivity/s, for any number of training rounds. ``gap`` is the target of
+the run, which is fixed beforehand. The gap that a run reaches depends on the rows, and so do its rounds and its costs:
+they are not released.
 """
 
 from __future__ import annotations
@@ -32,17 +37,17 @@ from rhfedmtl.training.privacy import BOUNDED, SIMULATION, STATEMENT, Privacy
 
 Float64Array = npt.NDArray[np.float64]
 Learned = Any
-"""`TaskModels`, which stands above this module."""
+"""`TaskModels`. Its module imports this module, so the type cannot be named here."""
 FIXED = ("mean", "none")
-"""Relationships whose Q no row has a say in."""
+"""Relationships whose Q does not depend on any row."""
 
 
 def noised(
     models: Learned, privacy: Privacy, address: tuple[int, ...] | None = None
 ) -> tuple[Float64Array, dict[str, Any]]:
-    """The models in noise, and a statement of what that hides; refused where nothing would be hidden.
+    """Return the models with noise and a statement of the protection; refuse models that noise would not protect.
 
-    ``address`` is for experiments: it repeats the noise, and the statement says that this gives no protection.
+    ``address`` is for experiments: it makes the noise reproducible, and the statement says that there is no protection.
     """
     relationship, gap = _problem(models), _target(models)
     sensitivity = sensitivity_of(models, relationship, gap)
@@ -59,45 +64,46 @@ def noised(
         "noise": noise,
         "target_gap": gap,
     }
-    return in_noise(models, relationship, noise, address), statement
+    return add_noise(models, relationship, noise, address), statement
 
 
 class Releases:
-    """What was released of models so far, μ of each: kept with the models, and beside their file where they have one.
+    """Account of the releases of the same models, with the μ of each release.
 
-    Each is the same models in Gaussian noise of its own: μ² adds up.
+    It lives with the models in memory and, if the models have a file, in a file next to it. Every release adds
+    independent Gaussian noise to the same models, so the values of μ² add up.
     """
 
     def __init__(self, model: Path | None = None) -> None:
         self._account = None if model is None else account_of(model)
-        self._told: list[dict[str, float]] = []
+        self._releases: list[dict[str, float]] = []
 
     def charge(self, statement: dict[str, Any]) -> dict[str, Any]:
-        """Count a release, wherever it goes; then the statement, with what all so far tell together."""
-        self._told.append({name: statement[name] for name in ("mu", "epsilon", "delta")})
+        """Count a release, saved or not, and return its statement with the privacy loss of all releases together."""
+        self._releases.append({name: statement[name] for name in ("mu", "epsilon", "delta")})
         if self._account is not None:
-            self._told = _put_down(self._account, self._told[-1:])
-        mu, delta = math.hypot(*(each["mu"] for each in self._told)), statement["delta"]
-        told = {"releases": len(self._told), "epsilon": epsilon_of(mu, delta), "delta": delta, "mu": mu}
-        return {**statement, "in_all": told}
+            self._releases = _append(self._account, self._releases[-1:])
+        mu, delta = math.hypot(*(release["mu"] for release in self._releases)), statement["delta"]
+        total = {"releases": len(self._releases), "epsilon": epsilon_of(mu, delta), "delta": delta, "mu": mu}
+        return {**statement, "in_all": total}
 
     def follow(self, model: Path) -> None:
-        """Go on beside a file that the models are saved in; an account that is there already stays as it is."""
+        """Continue the account next to the file that the models were saved in; an existing account is not changed."""
         if self._account is None:
             self._account = account_of(model)
-            if self._told and not self._account.exists():
-                _put_down(self._account, self._told)
+            if self._releases and not self._account.exists():
+                _append(self._account, self._releases)
 
 
 def account_of(model: Path) -> Path:
-    """Where releases of the models in a file are counted."""
+    """Return the path of the account of releases that belongs to a model file."""
     return model.with_suffix(".releases.jsonl")
 
 
-def _put_down(account: Path, releases: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Add releases to an account; then all that are in it."""
+def _append(account: Path, releases: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Append releases to an account, and return all releases in it."""
     with account.open("a+", encoding="utf-8") as file:
-        file.writelines(json.dumps(each) + "\n" for each in releases)
+        file.writelines(json.dumps(release) + "\n" for release in releases)
         file.seek(0)
         try:
             return [{"mu": float(json.loads(line)["mu"])} for line in file]
@@ -105,10 +111,10 @@ def _put_down(account: Path, releases: list[dict[str, float]]) -> list[dict[str,
             raise DataError(f"{account} counts releases of models, and cannot be read: {error!r}") from None
 
 
-def in_noise(
+def add_noise(
     models: Learned, relationship: Relationship, noise: float, address: tuple[int, ...] | None = None
 ) -> Float64Array:
-    """W + Z, Z with covariance s²G across tasks."""
+    """Return W + Z, where the Gaussian noise Z has covariance s²G across tasks and s is ``noise``."""
     learned = without_intercepts(models.models, models.constant)
     dense = relationship.dense(len(learned))
     root = (dense.U / np.sqrt(dense.kappa)) @ dense.U.T
@@ -116,20 +122,20 @@ def in_noise(
 
 
 def sensitivity_of(models: Learned, relationship: Relationship, gap: float) -> float:
-    """How far one row can move models that are within a gap of the best, in Q-norm."""
+    """Return how far replacing a row can change models within ``gap`` of the best objective, in Q-norm."""
     tasks, columns = models.models.shape[:2]
     n = np.array(models.provenance["data"]["rows"], dtype=np.float64)
     radius: float = models.scalers[0].radius(models.models.shape[2], intercept=models.intercept)
-    moved = float(np.max(np.sqrt(np.diag(relationship.dense(tasks).G)) / n))
-    return 2.0 * radius * math.sqrt(columns) * moved + 2.0 * math.sqrt(2.0 * tasks * gap)
+    change = float(np.max(np.sqrt(np.diag(relationship.dense(tasks).G)) / n))
+    return 2.0 * radius * math.sqrt(columns) * change + 2.0 * math.sqrt(2.0 * tasks * gap)
 
 
 def _problem(models: Learned) -> Relationship:
-    """The coupling that the models were learned with; refused where rows had a say in the problem."""
-    known, certificate = models.provenance, models.certificate
-    options = {**known.get("configuration", {}).get("options", {}), **known.get("estimator", {})}
-    # Models of a private run need no release, or are not private.
-    statement, private = models.provenance.get(STATEMENT), {}
+    """Return the relationship that the models were trained with; refuse models if rows influenced the problem."""
+    provenance, certificate = models.provenance, models.certificate
+    options = {**provenance.get("configuration", {}).get("options", {}), **provenance.get("estimator", {})}
+    # The models of a private run need no noise, and a simulation of privacy gives no protection.
+    statement, private = provenance.get(STATEMENT), {}
     if statement is None:
         text = (
             "their file does not name the source of the noise of its private run, and earlier versions used the seed: "
@@ -139,39 +145,42 @@ def _problem(models: Learned) -> Relationship:
     elif not statement["private"]:
         private = {f"{SIMULATION}; train again without --seed (in Python with random_state=None)": True}
     else:
-        text = "a private run has told what it may, and its models may be given away as they are"
+        text = "their private run protects them already, and they may be shared unchanged"
         private = {f"{text}: {statement['words']}": True}
-    chosen = "auto" in (options.get("lambda1"), options.get("lambda2")) or "chosen" in known
+    chosen = "auto" in (options.get("lambda1"), options.get("lambda2")) or "chosen" in provenance
     obstacles = {
-        "they are released already": "privacy" in known,
+        "they are already released": "privacy" in provenance,
         "their file does not say how they were learned: train them again with this version": "rows"
-        not in known.get("data", {})
+        not in provenance.get("data", {})
         or "relationship" not in options,
         **private,
-        "their loss has slopes without a bound: train with --loss smoothed-hinge, hinge or logistic": not isinstance(
+        "their loss has an unbounded slope: train with --loss smoothed-hinge, hinge or logistic": not isinstance(
             models.loss, BOUNDED
         ),
-        "their scaling looked at rows: train with --scale unit": any(
+        "their scaling depends on rows: train with --scale unit": any(
             scaler.mean is not None or not scaler.unit for scaler in models.scalers
         ),
-        "gaps and texts were filled in from rows: train on numbers alone": models.preparation is not None,
-        "row weights are not public: train without them": bool(known.get("data", {}).get("weighted")),
-        "their weights were chosen on rows: give --lambda1 and --lambda2 as numbers, without --tune": chosen,
+        "the encoding of gaps and texts depends on rows: train on numbers alone": models.preparation is not None,
+        "row weights are not public: train without them": bool(provenance.get("data", {}).get("weighted")),
+        "λ1 or λ2 was chosen from rows: give --lambda1 and --lambda2 as numbers, without --tune": chosen,
         f"relationship {options.get('relationship')} was learned from rows: train with --relationship mean or none": (
             options.get("relationship") not in FIXED
         ),
-        "there is no certificate for every task: train with rhfedmtl, hfedmtl or local": certificate is None
+        "they have no certificate for every task: train with rhfedmtl, hfedmtl or local": certificate is None
         or len(certificate.station_primal) != len(models.models),
     }
-    for way, wrong in obstacles.items():
-        if wrong:
-            raise ConfigError(f"these models cannot be released: {way}")
+    for reason, applies in obstacles.items():
+        if applies:
+            raise ConfigError(f"these models cannot be released: {reason}")
     names = ("relationship", "lambda1", "lambda2")
     return Options.of(**{name: options[name] for name in names}).chosen_relationship()
 
 
 def _target(models: Learned) -> float:
-    """The gap that was fixed beforehand, and was reached; relative ones count beside the objective at zero."""
+    """Return the target gap, which was fixed beforehand, and refuse models that did not reach it.
+
+    A relative target is a multiple of the objective at zero.
+    """
     certificate, configuration = models.certificate, models.provenance.get("configuration")
     assert certificate is not None
     if configuration is None:
@@ -181,10 +190,10 @@ def _target(models: Learned) -> float:
     else:
         target = 0.0 if configuration["budget"] else GOOD_ENOUGH * certificate.zero
     if not 0.0 < target < math.inf:
-        raise ConfigError("these models cannot be released: no gap was aimed at; train with --target-gap 1e-6")
+        raise ConfigError("these models cannot be released: the run had no target gap; train with --target-gap 1e-6")
     if not certificate.gap <= target:
         raise ConfigError(
-            f"these models cannot be released: their gap is not yet the target of {target:.3g}; train with a larger "
-            "budget, or aim at a larger --target-gap (a gap that is chosen afterwards tells of the rows)"
+            f"these models cannot be released: their gap has not reached the target of {target:.3g}; train with a "
+            "larger budget, or a larger --target-gap (a gap that is chosen afterwards depends on the rows)"
         )
     return float(target)

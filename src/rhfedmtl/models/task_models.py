@@ -1,4 +1,8 @@
-"""Models of all tasks with what is needed to use them: in memory, in one file (`array_file.py`), and as ONNX."""
+"""Models of all tasks with everything that is needed to use them: `TaskModels`.
+
+A run, an estimator or `load` creates them. They predict raw rows, and can be saved (`model_file`), exported to ONNX
+(`onnx`), certified on other data (`certify`) and released with noise (`release`). They are immutable.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.models import model_file
 from rhfedmtl.models import onnx as onnx_export
-from rhfedmtl.models.model_file import VERSION, file_of, loss_name, scaled_alike
+from rhfedmtl.models.model_file import VERSION, loss_name, model_path, share_scaler
 from rhfedmtl.models.release import Releases, noised
 from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.training.privacy import STATEMENT, Privacy
@@ -38,14 +42,31 @@ UnseenModel = tuple[Scaler, Float64Array]
 
 @dataclass(frozen=True, eq=False)
 class TaskModels:
-    """A linear model for every task, its scaling, and where it came from.
+    """A linear model for every task, with its scaling and its origin.
 
-    ``models`` has the axes (task, column, feature), with the intercept as the last feature where there is one. One
-    column serves two classes or a regression, otherwise every class has one. ``tasks`` and ``classes`` hold names as
-    they were given, text or numbers; ``classes`` is empty for a regression. ``ledger`` has the totals of what was
-    spent, ``provenance`` whatever says how the models came about, in plain values, ``preparation`` how rows of a table
-    with gaps or texts become features: such rows are given as a frame. ``releases`` counts what was given away.
-    ``unseen`` has scaler and model (column, feature) for rows of other tasks; without it they get the mean model.
+    Attributes
+    ----------
+    models
+        Axes (task, column, feature); the intercept, if any, is the last feature. Two classes or a regression have a
+        single column, otherwise every class has a column.
+    scalers
+        Scaler of every task.
+    tasks, classes
+        Names, as text or numbers; ``classes`` is empty for a regression.
+    n_features
+        Number of features, without the intercept.
+    loss, feature_names, certificate
+        Loss of the training, names of the features, and last certificate.
+    ledger
+        Totals of the costs of the training.
+    provenance
+        Origin of the models in plain values: data, configuration, statements.
+    preparation
+        Encoding of a table with gaps or texts; the rows of such a table must come as a frame.
+    releases
+        Account of the releases of these models.
+    unseen
+        Scaler and model (column, feature) for rows of unseen tasks; if None, they get the mean model.
     """
 
     models: Float64Array
@@ -63,7 +84,7 @@ class TaskModels:
     unseen: UnseenModel | None = None
 
     def __post_init__(self) -> None:
-        """Refuse parts that do not belong together."""
+        """Refuse parts that do not fit together."""
         columns = len(self.classes) if len(self.classes) > 2 else 1
         shape, width = self.models.shape, self.n_features + self.intercept
         if len(shape) != 3 or shape != (len(self.tasks), columns, width) or not len(self.tasks):
@@ -98,7 +119,7 @@ class TaskModels:
         provenance: Mapping[str, Any] | None = None,
         unseen: UnseenModel | None = None,
     ) -> TaskModels:
-        """Models of a run, with its certificate and the totals of its ledger; ``federation`` is what was judged."""
+        """Build the models of a run, with its certificate and the totals of its ledger, for ``federation``."""
         origin = federation.origin
         data = {
             "name": origin.name,
@@ -124,7 +145,7 @@ class TaskModels:
         )
 
     def updated(self, result: Result) -> TaskModels:
-        """The same after the run went on."""
+        """Return the models after the run was continued."""
         provenance = {**self.provenance, "stopped": result.stopped, **_statement(result)}
         return replace(
             self,
@@ -136,12 +157,12 @@ class TaskModels:
 
     @property
     def intercept(self) -> bool:
-        """Whether models end in an intercept."""
+        """True if the models end in an intercept."""
         return bool(self.models.shape[-1] > self.n_features)
 
     @property
     def constant(self) -> float:
-        """Value of the feature whose weight the intercepts were learned as; 1 where there is none."""
+        """Value of the feature whose weight the intercepts were learned as; 1 without intercepts."""
         return self.scalers[0].constant(self.n_features) if self.intercept else 1.0
 
     @property
@@ -156,7 +177,7 @@ class TaskModels:
 
     @property
     def unseen_kind(self) -> str:
-        """``pooled`` if rows of unseen tasks have a model of their own, else ``mean``."""
+        """``pooled`` if unseen tasks have a separate model, else ``mean``."""
         return "mean" if self.unseen is None else "pooled"
 
     @property
@@ -166,23 +187,23 @@ class TaskModels:
 
     @property
     def proper(self) -> bool:
-        """Whether scores are log odds, so that there are probabilities."""
+        """True if scores are log odds, which is necessary for probabilities."""
         return isinstance(self.loss, Logistic) and len(self.classes) > 1
 
     def find(self, task: Any) -> IntArray:
-        """Index of each task, −1 where it is unknown. Numbers are found by value, all else by how it is written."""
-        wanted, known = np.asarray(task).reshape(-1), self.tasks
-        if not (wanted.dtype.kind in "biuf" and known.dtype.kind in "biuf"):
-            wanted, known = wanted.astype(str), known.astype(str)
-        place = {name: b for b, name in enumerate(known.tolist())}
-        different, which = np.unique(wanted, return_inverse=True)
-        return np.array([place.get(name, -1) for name in different.tolist()], dtype=np.int64)[which]
+        """Return the index of each task, −1 if it is unknown. Numbers are compared by value, all others as text."""
+        requested, names = np.asarray(task).reshape(-1), self.tasks
+        if not (requested.dtype.kind in "biuf" and names.dtype.kind in "biuf"):
+            requested, names = requested.astype(str), names.astype(str)
+        place = {name: b for b, name in enumerate(names.tolist())}
+        different, positions = np.unique(requested, return_inverse=True)
+        return np.array([place.get(name, -1) for name in different.tolist()], dtype=np.int64)[positions]
 
     def scores(self, X: Any, task: Any = None) -> Float64Array:
-        """Scores of raw rows (row, column), each by the model of its task; unseen tasks by `model_of` −1.
+        """Return the scores of raw rows (row, column), each by the model of its task; unseen tasks by `model_of` −1.
 
-        ``task`` names the task of every row, or one for all. Without it the only task answers, or the model for unseen
-        tasks.
+        ``task`` names the task of every row, or a common task. Without it, the rows get the model of the only task, or
+        the model for unseen tasks.
         """
         if self.feature_names and hasattr(X, "columns"):
             with told_in_python():
@@ -197,72 +218,74 @@ class TaskModels:
         if len(b) != len(rows):
             raise DataError(f"{len(b)} tasks for {len(rows)} rows: name the task of every row, or one for all")
         result = np.empty((len(rows), self.models.shape[1]))
-        for each in np.unique(b).tolist():
-            here = b == each
-            scaler, model = self.model_of(each)
-            result[here] = scores(scaler.transform(rows[here]), model)
+        for index in np.unique(b).tolist():
+            members = b == index
+            scaler, model = self.model_of(index)
+            result[members] = scores(scaler.transform(rows[members]), model)
         return result
 
     def prepared(self, table: RawTable, where: str) -> tuple[Float64Array, list[str]]:
-        """Features of rows of a table, by what training rows agreed on, and where they have gaps as no row had then.
+        """Return the features of a table's rows in the encoding of the training, and the columns with new gaps.
 
-        Such gaps are filled by the mean of the training rows, which standard scaling knows too; they stay without it.
+        New gaps (in columns without gaps in training) are filled by the mean of the training rows. Standard scaling
+        knows this mean; without it, the gaps remain.
         """
-        known = self.preparation
-        if known is None:  # columns of numbers without gaps, by name
+        preparation = self.preparation
+        if preparation is None:  # columns of numbers without gaps, by name
             d, mean = self.n_features, self.scalers[0].mean
-            fill = np.full(d, np.nan) if mean is None or not scaled_alike(self.scalers) else mean
-            known = Preparation(self.feature_names, fill, np.zeros(d, dtype=np.bool_), (None,) * d)
-        coded, spelled = coded_rows(table, known, where)
-        new = np.isnan(coded).any(axis=0) & ~known.gaps & ~np.isnan(known.fill)
-        return known.encode(coded, spelled), [known.columns[j] for j in known.numbers if new[j]]
+            fill = np.full(d, np.nan) if mean is None or not share_scaler(self.scalers) else mean
+            preparation = Preparation(self.feature_names, fill, np.zeros(d, dtype=np.bool_), (None,) * d)
+        coded, spelled = coded_rows(table, preparation, where)
+        new = np.isnan(coded).any(axis=0) & ~preparation.gaps & ~np.isnan(preparation.fill)
+        return preparation.encode(coded, spelled), [preparation.columns[j] for j in preparation.numbers if new[j]]
 
     def predict(self, X: Any, task: Any = None) -> Array:
-        """Labels, or numbers for a regression."""
+        """Return labels, or numbers for a regression."""
         return self.labels(self.scores(X, task))
 
     def labels(self, scores: Float64Array) -> Array:
-        """What scores say: the class with the largest, of two classes the second one above 0; numbers as they are."""
+        """Return the class with the largest score (two classes: the second if above 0), or the numbers unchanged."""
         predicted = metrics.predict(scores, len(self.classes))
         return np.asarray(self.classes[predicted] if len(self.classes) else predicted)
 
     def probabilities(self, scores: Float64Array) -> Float64Array:
-        """σ(score) of the logistic loss; of several classes, each learned against the rest, divided by their sum."""
+        """Return σ(score) of the logistic loss; several classes, each learned against the rest, are normalised."""
         from scipy.special import expit
 
         if not self.proper:
-            raise ConfigError(f"{_called(self.loss)} has no probabilities: train with loss 'logistic'")
+            raise ConfigError(f"{_loss_words(self.loss)} has no probabilities: train with loss 'logistic'")
         odds = expit(scores)
         if len(self.classes) == 2:
             return np.hstack([expit(-scores), odds])
         total = odds.sum(axis=1, keepdims=True)
-        # All odds can underflow; then nothing speaks for any class.
+        # All odds can underflow; then all classes are equally probable.
         return np.asarray(np.where(total > 0.0, odds / np.where(total > 0.0, total, 1.0), 1.0 / odds.shape[1]))
 
     def release(self, epsilon: float, delta: float = 1e-6, *, address: tuple[int, ...] | None = None) -> TaskModels:
-        """The models for others' eyes: noise hides every training row, and a statement takes the place of the rest.
+        """Return models for other people: noise hides every training row, and a statement replaces all other records.
 
-        Certificate, bill and fingerprint tell of the rows and stay behind. Releases of the same models add up, as the
-        statement says. ``address`` repeats the noise, for experiments: they are not counted, and not private.
+        Certificate, costs and fingerprint depend on the rows and are left out. The privacy losses of several releases
+        of the same models add up; the statement contains the total. ``address`` makes the noise reproducible for
+        experiments: such releases are not counted, and not private.
         """
         models, statement = noised(self, Privacy(epsilon, delta), address)
         statement = statement if address else self.releases.charge(statement)
         data = {name: self.provenance["data"][name] for name in ("name", "licence", "rows")}
-        known = {"rhfedmtl": VERSION, "data": data, "privacy": statement}
+        provenance = {"rhfedmtl": VERSION, "data": data, "privacy": statement}
         return replace(
-            self, models=models, certificate=None, ledger={}, provenance=known, releases=Releases(), unseen=None
+            self, models=models, certificate=None, ledger={}, provenance=provenance, releases=Releases(), unseen=None
         )
 
     def only(self, task: Any = None) -> TaskModels:
-        """The model of one task alone; without a name, the only model or the model for unseen tasks.
+        """Return the model of a single task; without a name, the only model or the model for unseen tasks.
 
-        The certificate is for all models together, and stays behind where there are others.
+        The certificate covers all models together, so it is left out if there are other tasks.
         """
         b = -1 if task is None else int(self.find(task)[0])
         if task is not None and b < 0:
             names = [str(name) for name in self.tasks.tolist()]
-            shown = ", ".join(names[:12]) + (f" … ({len(names)} in all)" if len(names) > 12 else "")
-            raise DataError(f"unknown task {str(task)!r}: choose from {shown}{nearest(str(task), names)}")
+            choices = ", ".join(names[:12]) + (f" … ({len(names)} in all)" if len(names) > 12 else "")
+            raise DataError(f"unknown task {str(task)!r}: choose from {choices}{nearest(str(task), names)}")
         if len(self.tasks) == 1:
             return self
         scaler, model = self.model_of(b)
@@ -270,7 +293,7 @@ class TaskModels:
         return replace(self, models=model[None], scalers=(scaler,), tasks=name, certificate=None, unseen=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain values."""
+        """Return everything in plain values."""
         d = self.n_features
         tasks = {}
         for b, name in enumerate(map(str, self.tasks.tolist())):
@@ -285,26 +308,26 @@ class TaskModels:
         return {**model_file.header(self), "classes": self.classes.tolist(), "tasks": tasks}
 
     def to_onnx(self, path: str | Path, task: Any = None, *, dtype: str = "float64") -> None:
-        """Write the model of one task as ONNX; without a name, the only model or the model for unseen tasks."""
-        one = self.only(task)
-        d, model = self.n_features, one.models[0]
+        """Write the model of a task as ONNX; without a name, the only model or the model for unseen tasks."""
+        single = self.only(task)
+        d, model = self.n_features, single.models[0]
         intercept = model[:, d] if self.intercept else np.zeros(len(model))
         linear = onnx_export.Linear(
-            one.scalers[0], model[:, :d], intercept, self.classes, self.proper, self.preparation
+            single.scalers[0], model[:, :d], intercept, self.classes, self.proper, self.preparation
         )
-        facts = {"task": str(one.tasks[0]), "rhfedmtl": VERSION, **onnx_export.inputs(linear, self.feature_names)}
+        facts = {"task": str(single.tasks[0]), "rhfedmtl": VERSION, **onnx_export.inputs(linear, self.feature_names)}
         with array_file.writing(Path(path)):
             onnx_export.save(linear, Path(path), dtype=dtype, facts=facts)
 
     def save(self, path: str | Path) -> None:
-        """Write everything into one file, in one piece."""
+        """Write everything into a single file, atomically."""
         model_file.write(self, Path(path))
         self.releases.follow(Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> TaskModels:
-        """Read what `save` wrote, or the model in the folder of a run; anything else is refused."""
-        path = file_of(path)
+        """Read a file that `save` wrote, or the model in the folder of a run; refuse all other files."""
+        path = model_path(path)
         header, arrays = model_file.read(path)
         try:
             return cls(**model_file.fields(header, arrays), releases=Releases(path))
@@ -312,39 +335,39 @@ class TaskModels:
             raise DataError(f"{path} is not a model that this version can use: {error}") from error
 
     def model_of(self, b: int) -> tuple[Scaler, Float64Array]:
-        """Scaler and model of a task; of unseen tasks (−1) those trained for them, or else the mean model."""
+        """Return scaler and model of a task; for unseen tasks (−1) their trained model, or else the mean model."""
         if b >= 0:
             return self.scalers[b], self.models[b]
         if self.unseen is not None:
             return self.unseen
-        if not scaled_alike(self.scalers):
-            raise DataError("tasks were scaled apart, so they have no mean model: name one of them")
+        if not share_scaler(self.scalers):
+            raise DataError("tasks were scaled separately, so they have no mean model: name a task")
         return self.scalers[0], self.reference
 
     def __repr__(self) -> str:
-        known = "" if self.certificate is None else f"; {self.certificate.words}"
-        return f"<TaskModels: {len(self.tasks)} tasks, {self.n_features} features, {self.kind}{known}>"
+        certificate = "" if self.certificate is None else f"; {self.certificate.words}"
+        return f"<TaskModels: {len(self.tasks)} tasks, {self.n_features} features, {self.kind}{certificate}>"
 
     def _repr_html_(self) -> str:
-        said = None if self.certificate is None else self.certificate.words
-        facts = {"tasks": len(self.tasks), "features": self.n_features, "kind": self.kind, "certificate": said}
+        words = None if self.certificate is None else self.certificate.words
+        facts = {"tasks": len(self.tasks), "features": self.n_features, "kind": self.kind, "certificate": words}
         return facts_html("Models by task", facts)
 
 
 def _statement(result: Result) -> dict[str, Any]:
-    """Statement on the privacy of a run; empty if the run was not private."""
+    """Return the statement on the privacy of a run; empty if the run was not private."""
     if result.private is None:
         return {}
     return {STATEMENT: result.private.statement(interrupted=result.stopped == "interrupted")}
 
 
 def ledger_totals(result: Result) -> dict[str, Any]:
-    """What was spent of each type, against which limit, and by which tier."""
+    """Return the costs of each type, the limits, and the costs by tier."""
     ledger = result.ledger
     return {"spent": ledger.spent, "budget": dict(ledger.budget), "by_tier": ledger.totals("tier")}
 
 
-def _called(loss: Loss | None) -> str:
+def _loss_words(loss: Loss | None) -> str:
     return "a model of unknown loss" if loss is None else f"loss {loss_name(loss)!r}"
 
 
