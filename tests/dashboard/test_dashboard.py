@@ -231,7 +231,7 @@ def test_a_sweep_is_counted_while_it_goes_on(tmp_path: Path) -> None:
 
 def test_a_run_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is under way has its rounds, one whose process was killed is interrupted, one that ended is done."""
-    monkeypatch.setattr(progress, "LINES_A_SECOND", 1e9)
+    monkeypatch.setattr(progress, "LINES_PER_SECOND", 1e9)
     run = session.begin(RunConfig(budget=("energy=600",)), Execution(threads=1), tmp_path)
     index, seen, told = Index(tmp_path), [], []
 
@@ -275,7 +275,7 @@ def _ended_process() -> int:
 
 def test_half_a_line_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is still being written does not count, what is no progress is refused in a line."""
-    monkeypatch.setattr(progress, "LINES_A_SECOND", 1e9)
+    monkeypatch.setattr(progress, "LINES_PER_SECOND", 1e9)
     run = session.begin(RunConfig(budget=("energy=600",)), Execution(threads=1), tmp_path)
     run.run()
     path = run.folder / progress.NAME

@@ -152,7 +152,7 @@ def test_other_versions_and_other_data_are_refused(stopped: Path, monkeypatch: p
 
     monkeypatch.setattr(Federation, "fingerprint", lambda self: "other")
     answer = call("train", "--resume", str(stopped))
-    assert "the data is not what the run" in str(answer.exception)
+    assert "the data has changed since the run" in str(answer.exception)
 
 
 @pytest.mark.parametrize(("hurt", "answer"), [("cut", "damaged"), ("gone", "has no checkpoint"), ("folder", "no run")])

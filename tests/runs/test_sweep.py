@@ -17,7 +17,7 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ClusterError, ConfigError
 from rhfedmtl.runs import sweep as sweeps
-from rhfedmtl.runs.sweep import Store, execute, made, sweep
+from rhfedmtl.runs.sweep import Store, execute, in_parallel, sweep
 from rhfedmtl.training.config import RunConfig
 
 SMALL = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
@@ -155,14 +155,14 @@ def test_nothing_runs_before_all_of_a_sweep_is_checked(tmp_path: Path) -> None:
 
 _BUSY = """
 import os, time
-from rhfedmtl.runs.sweep import made
+from rhfedmtl.runs.sweep import in_parallel
 
 def busy(number):
     os.write(1, b"%d\\n" % number)  # one write: two workers share the pipe
     time.sleep(1e6)
 
 if __name__ == "__main__":
-    list(made(busy, range(8), 2))
+    list(in_parallel(busy, range(8), 2))
 """
 
 
@@ -196,5 +196,5 @@ def test_a_process_that_is_ended_from_outside_is_told_in_a_line() -> None:
     """As where memory runs out; those before it are there."""
     found = []
     with pytest.raises(ClusterError, match=r"for want of memory: .*the same command goes on.*fewer than 2 --workers"):
-        found.extend(made(_end, range(200), 2))
+        found.extend(in_parallel(_end, range(200), 2))
     assert 3 not in found

@@ -1,1 +1,1 @@
-"""Runs on disk: what was asked, what came out, and all that is needed to repeat it."""
+"""Runs on disk: settings, results, checkpoints and progress, with everything that is needed to repeat a run."""

@@ -1,4 +1,8 @@
-"""Finding records again: runs that ``train`` made, and those of sweeps, under one folder."""
+"""Find records of runs under a folder, from ``train`` and from sweeps.
+
+The ``runs`` commands, the report and the dashboard use it. `find` only lists files; `load`, `pick` and `readable` read
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,79 +18,80 @@ from rhfedmtl.runs.records import RECORD, Record
 
 
 def find(folder: Path, *, under_way: bool = False) -> dict[str, Path]:
-    """Files of records under a folder by a short name: that of the run's folder, or the run's key in a sweep.
+    """Return the files of records under a folder, by the name of the run's folder or the run's key in a sweep.
 
-    Runs and sweeps that are ``under_way`` have files of progress, and are found where they are asked for.
+    With ``under_way``, return the progress files of running runs and sweeps too.
     """
     if not folder.is_dir():
         raise ConfigError(f"no folder {folder}: make a run first (rhfedmtl train), or name another with --folder")
-    going: dict[str, Path] = {}
-    made: dict[str, Path] = {}
-    swept: dict[str, Path] = {}
+    running: dict[str, Path] = {}
+    runs: dict[str, Path] = {}
+    sweep_runs: dict[str, Path] = {}
     for text, folders, names in os.walk(folder):
         folders.sort()
         place = Path(text)
         if under_way and progress.NAME in names:
-            going[place.name] = place / progress.NAME
+            running[place.name] = place / progress.NAME
         if under_way and progress.SWEEP in names:
-            going[str(place)] = place / progress.SWEEP
+            running[str(place)] = place / progress.SWEEP
         if RECORD in names:
-            made[place.name] = place / RECORD
+            runs[place.name] = place / RECORD
         if place.name == "runs":
-            swept |= {name[:-5]: place / name for name in sorted(names) if name.endswith(".json") and name != RECORD}
-    return {**going, **made, **swept}
+            files = sorted(name for name in names if name.endswith(".json") and name != RECORD)
+            sweep_runs |= {name[:-5]: place / name for name in files}
+    return {**running, **runs, **sweep_runs}
 
 
 def readable(folder: Path) -> tuple[dict[str, Record], list[str]]:
-    """The records under a folder, and in a line each what is wrong with the files that are none."""
-    known: dict[str, Record] = {}
-    refused: list[str] = []
+    """Return the readable records under a folder, and an error message for each unreadable file."""
+    readable_records: dict[str, Record] = {}
+    errors: list[str] = []
     for name, path in find(folder).items():
         try:
-            known[name] = records.load(path)
+            readable_records[name] = records.load(path)
         except ConfigError as error:
-            refused.append(str(error))
-    return known, refused
+            errors.append(str(error))
+    return readable_records, errors
 
 
 def pick(folder: Path, name: str) -> Record:
-    """The one record whose name begins so; of a run that goes on, how far it came.
+    """Return the only record whose name starts with ``name``, or the progress of a running run.
 
-    ``name`` may also be a path: that of a file, of a run's folder, or of one that holds runs; then it is the latest.
+    ``name`` may also be the path of a file, of a run's folder, or of a folder with runs, which means the latest run.
     """
     path = Path(name)
-    latest = max(path.glob(f"*/{RECORD}"), key=lambda found: found.stat().st_mtime_ns, default=path)
+    latest = max(path.glob(f"*/{RECORD}"), key=lambda file: file.stat().st_mtime_ns, default=path)
     for file in (path, path / RECORD, path / progress.NAME, latest):
         if file.is_file():
             return load(file)
-    found = {known: file for known, file in find(folder, under_way=True).items() if file.name != progress.SWEEP}
-    fitting = [name] if name in found else [known for known in found if known.startswith(name)]
-    fitting = fitting or [known for known in found if name in known]
+    files = {run: file for run, file in find(folder, under_way=True).items() if file.name != progress.SWEEP}
+    fitting = [name] if name in files else [run for run in files if run.startswith(name)]
+    fitting = fitting or [run for run in files if name in run]
     if len(fitting) != 1:
         several = (
-            f"{len(fitting)} runs fit: {', '.join(fitting[:4])}, …" if fitting else f"none of {len(found)} runs fits"
+            f"{len(fitting)} runs fit: {', '.join(fitting[:4])}, …" if fitting else f"none of {len(files)} runs fits"
         )
         listing = "rhfedmtl runs list" + ("" if folder == Path("runs") else f" --folder {folder}")
         raise ConfigError(f"which run is {name!r} in {folder}? {several}; `{listing}` shows them")
-    return load(found[fitting[0]])
+    return load(files[fitting[0]])
 
 
 def load(path: Path) -> Record:
-    """A record from its file; or from that of its progress."""
+    """Load a record from its file, or from a progress file."""
     return progress.load(path).record if path.name == progress.NAME else records.load(path)
 
 
-def differing(many: Iterable[Record]) -> dict[str, list[Any]]:
-    """Settings by their place that are not the same in all runs."""
-    tables = [flat(plain(each.configuration)) for each in many]
+def differing(runs: Iterable[Record]) -> dict[str, list[Any]]:
+    """Return the settings that differ between runs, by their place in the configuration."""
+    tables = [flat(plain(run.configuration)) for run in runs]
     places = list(dict.fromkeys(place for table in tables for place in table))
     values = {place: [table.get(place) for table in tables] for place in places}
     return {place: row for place, row in values.items() if any(value != row[0] for value in row)}
 
 
 def flat(table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """Values of nested tables by their places, as in ``budget.energy``."""
-    found: dict[str, Any] = {}
+    """Return the values of nested tables by their place, such as ``budget.energy``."""
+    values: dict[str, Any] = {}
     for key, value in table.items():
-        found |= flat(value, f"{place}{key}.") if isinstance(value, dict) else {f"{place}{key}": value}
-    return found
+        values |= flat(value, f"{place}{key}.") if isinstance(value, dict) else {f"{place}{key}": value}
+    return values

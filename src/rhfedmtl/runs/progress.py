@@ -1,7 +1,8 @@
-"""What is under way: a run as a file that grows by a line a round, a sweep as how many of its runs are there.
+"""Progress files: a running run as a file with a line per round, a sweep as a count of finished runs.
 
-The first line of a run is the record before it, every other line a round. The file lies in the folder of the run until
-``run.json`` takes its place. That of a sweep lies beside its records until they are complete.
+`written` wraps the watcher of a training; the dashboard and ``runs`` commands read the files. The first line of a run
+is its record before the first round, every other line is a round. The file lies in the folder of the run until
+``run.json`` replaces it. The file of a sweep lies next to its records until they are complete.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from rhfedmtl.training.result import Progress, Watcher, mean
 
 NAME = "progress.jsonl"
 SWEEP = "sweep.progress"
-LINES_A_SECOND = 20.0
-"""Of faster trainings some rounds have no line: their record has them all, and nobody sees more."""
-MOST_TASKS = 200
-"""Of more tasks than this every line has the mean alone."""
+LINES_PER_SECOND = 20.0
+"""Faster trainings skip the lines of some rounds. The final record has all rounds."""
+MAX_TASKS = 200
+"""With more tasks than this, a line has only the mean over tasks."""
 
 
 @dataclass(frozen=True)
 class RoundLine:
-    """One round, as it is written down; metrics by task, or their mean alone where tasks are many."""
+    """A line of the file: a round with its metrics by task, or only their mean if there are many tasks."""
 
     round: int
     cloud_round: int
@@ -50,20 +51,20 @@ class RoundLine:
 
 
 @contextmanager
-def written(folder: Path, known: Record, watch: Watcher | None) -> Iterator[Watcher]:
-    """A watcher that writes every round down and otherwise does as ``watch``; a full disk does not end a training."""
+def written(folder: Path, record: Record, watch: Watcher | None) -> Iterator[Watcher]:
+    """Return a watcher that writes rounds to a file and then calls ``watch``; a full disk does not end the training."""
     with contextlib.ExitStack() as stack:
         file: TextIO | None = None
         with contextlib.suppress(OSError):
             file = stack.enter_context((folder / NAME).open("a", encoding="utf-8"))
-            file.write(json.dumps({"pid": os.getpid(), "record": known.to_dict()}) + "\n")
+            file.write(json.dumps({"pid": os.getpid(), "record": record.to_dict()}) + "\n")
             file.flush()
-        due, budget = 0.0, known.configuration.budget
+        due, budget = 0.0, record.configuration.budget
 
         def watched(progress: Progress) -> bool | None:
             nonlocal due
             if file is not None and (now := time.monotonic()) >= due:
-                due = now + 1.0 / LINES_A_SECOND
+                due = now + 1.0 / LINES_PER_SECOND
                 with contextlib.suppress(OSError):
                     file.write(json.dumps(plain(_line(progress, budget))) + "\n")
                     file.flush()
@@ -73,8 +74,8 @@ def written(folder: Path, known: Record, watch: Watcher | None) -> Iterator[Watc
 
 
 def _line(progress: Progress, budget: dict[str, float]) -> RoundLine:
-    known = ("primal", "dual", "gap", "relative_gap")
-    certificate = {name: getattr(progress.certificate, name, None) for name in known}
+    names = ("primal", "dual", "gap", "relative_gap")
+    certificate = {name: getattr(progress.certificate, name, None) for name in names}
     return RoundLine(
         round=progress.round,
         cloud_round=progress.cloud_round,
@@ -82,31 +83,31 @@ def _line(progress: Progress, budget: dict[str, float]) -> RoundLine:
         local_steps=float(np.median(progress.plan.local_steps)),
         terminal_steps=progress.terminal_steps,
         **certificate,
-        metrics={n: v.tolist() if len(v) <= MOST_TASKS else [mean(v)] for n, v in progress.metrics.items()},
+        metrics={n: v.tolist() if len(v) <= MAX_TASKS else [mean(v)] for n, v in progress.metrics.items()},
     )
 
 
 def forget(folder: Path) -> None:
-    """The run is over: its record tells all of it."""
+    """Remove the progress file of a run that has a record now."""
     (folder / NAME).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Running:
-    """A run that goes on, or that ended without a record; ``record`` holds what there is so far."""
+    """A running run, or a run that ended without a record; ``record`` has the rounds so far."""
 
     record: Record
     pid: int
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there; of another machine's nothing is known."""
+        """True if its process exists on this machine; unknown for a process of another machine."""
         return _alive(self.pid)
 
 
 @dataclass(frozen=True)
 class Sweeping:
-    """A sweep that goes on, or that was interrupted: so many of its runs are recorded."""
+    """A running or interrupted sweep: number of recorded runs out of the total."""
 
     done: int
     total: int
@@ -114,7 +115,7 @@ class Sweeping:
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there."""
+        """True if its process exists."""
         return _alive(self.pid)
 
 
@@ -129,7 +130,7 @@ def _alive(pid: int) -> bool:
 
 
 def count(folder: Path, done: int, total: int) -> None:
-    """Say how far a sweep is, beside its records; nothing once they are complete. A full disk does not end it."""
+    """Write the progress of a sweep next to its records, or remove the file at the end. A full disk does not matter."""
     with contextlib.suppress(OSError):
         if done < total:
             write_whole(folder / SWEEP, json.dumps(plain(Sweeping(done, total, os.getpid()))))
@@ -138,7 +139,7 @@ def count(folder: Path, done: int, total: int) -> None:
 
 
 def load_sweep(path: Path) -> Sweeping | None:
-    """How far a sweep is; None of one that has just ended."""
+    """Return the progress of a sweep; None if the sweep has just ended."""
     try:
         return read(Sweeping, json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
@@ -146,7 +147,7 @@ def load_sweep(path: Path) -> Sweeping | None:
 
 
 def load(path: Path) -> Running:
-    """What such a file tells: rounds so far as a record; half a line at its end is still being written."""
+    """Return the rounds of a progress file as a record; skip an incomplete last line, which is still being written."""
     head: dict[str, Any] = {}
     rounds: list[RoundLine] = []
     try:
@@ -165,12 +166,12 @@ def load(path: Path) -> Running:
         raise ConfigError(f"{path} cannot be read as the progress of a run: {error}") from error
 
 
-def _so_far(known: Record, lines: list[RoundLine]) -> Record:
+def _so_far(record: Record, lines: list[RoundLine]) -> Record:
     if not lines:
-        return known
+        return record
     last, names = lines[-1], lines[-1].metrics
-    by_task = {name: values for name, values in names.items() if len(values) == len(known.tasks)}
-    budget = known.configuration.budget
+    by_task = {name: values for name, values in names.items() if len(values) == len(record.tasks)}
+    budget = record.configuration.budget
     means = {name: _mean(values) for name, values in names.items()}
     summary = Summary(
         metrics=means,
@@ -197,9 +198,9 @@ def _so_far(known: Record, lines: list[RoundLine]) -> Record:
         answered=[[0]] * len(lines),
         metrics={name: [line.metrics.get(name) for line in lines] for name in names},
     )
-    return replace(known, result=summary, by_task=by_task, rounds=table)
+    return replace(record, result=summary, by_task=by_task, rounds=table)
 
 
 def _mean(values: list[Number]) -> Number:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None

@@ -1,4 +1,8 @@
-"""Records of runs, made from their results."""
+"""Build the record of a run from its configuration, data and result.
+
+`session` calls `record` after ``train``, `sweep` after each of its runs. Only this module turns results into the
+numbers of a record; all reports read the record.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,8 @@ from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.privacy import RESOURCE
 from rhfedmtl.training.result import Result, mean
 
-MOST_RELATED = 200
-"""The relationship of more tasks than this is left out of a record."""
+MAX_RELATED = 200
+"""With more tasks than this, a record does not include the relationship."""
 
 
 def record(
@@ -95,8 +99,8 @@ def summary(result: Result) -> Summary:
     """Return the result of a run: metrics (mean over tasks, worst task), certificate and costs."""
     certificate, ledger, privacy = result.certificate, result.ledger, None
     if result.private is not None and isinstance(certificate, NoisedCertificate):
-        judged = {"gap": certificate.gap, "probability": certificate.probability}
-        privacy = {**plain(result.private), "certificate": plain(judged)}
+        gap = {"gap": certificate.gap, "probability": certificate.probability}
+        privacy = {**plain(result.private), "certificate": plain(gap)}
     return Summary(
         metrics={name: mean(values) for name, values in result.metrics.items()},
         worst_task={name: _worst(name, values) for name, values in result.metrics.items()},
@@ -167,7 +171,7 @@ def bill(result: Result) -> list[BillLine]:
 
 def _relationship(federation: Federation, result: Result) -> list[list[float]] | None:
     """Return the affinity of the evaluated tasks at the end of the run, unless a method regrouped them."""
-    if result.relationship is None or not 1 < federation.n_tasks <= MOST_RELATED:
+    if result.relationship is None or not 1 < federation.n_tasks <= MAX_RELATED:
         return None
     if len(result.certificate.models) != federation.n_tasks:
         return None

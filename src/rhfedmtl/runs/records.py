@@ -1,6 +1,7 @@
-"""A run as plain values, and as a folder: configuration, versions, data fingerprint, result, every round, the bill.
+"""The record of a run, as plain values and as a folder: configuration, versions, data, result, rounds and costs.
 
-Everything that reports, tables and figures show is read from such a record; nothing is computed twice.
+`recording` builds records, this module writes and reads them. Reports, tables and figures take all numbers from a
+record and compute nothing twice. A new field of a dataclass needs a default, or a higher ``FORMAT``.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ FORMAT = 2
 RECORD = "run.json"
 """Name of the record in the folder of a run."""
 ORIGIN = ("key", "command", "configuration", "versions")
-"""What a model file says of the run that it came from."""
+"""Fields that a model file keeps of the run that it came from."""
 Number = float | None
-"""A number, or None where there is none: NaN and infinity, which JSON has no word for."""
+"""A number, or None for NaN and infinity, which JSON cannot express."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """The settings of a run, its prices and budgets as they are understood."""
+    """The settings of a run, with prices and budgets in their parsed form."""
 
     algorithm: str
     request: Request
@@ -59,7 +60,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """Which data a run was made on."""
+    """Name and fingerprint of the data of a run."""
 
     name: str
     fingerprint: str
@@ -67,10 +68,10 @@ class DataIdentity:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came out: ``metrics`` (means over tasks) and their worst task, certificate, work, and what was spent.
+    """Result of a run: ``metrics`` (means over tasks), values of the worst task, certificate, work and costs.
 
-    ``primal_at_zero`` is the objective of models that are zero; records of earlier versions do not have it. ``privacy``
-    has the plan of a private run, and its ``certificate``: ``gap``, and the ``probability`` that it holds.
+    ``primal_at_zero`` is the objective of zero models; records of earlier versions do not have it. ``privacy`` has the
+    plan of a private run, and its ``certificate``: ``gap``, and the ``probability`` that the bound holds.
     """
 
     metrics: Annotated[dict[str, Number], BESIDE]
@@ -102,9 +103,9 @@ class Summary:
 
 @dataclass(frozen=True)
 class RoundTable:
-    """Every BS iteration, column by column: what was spent, H and who answered by station, gap and metrics by task.
+    """Table of BS iterations, column by column: costs, H and number of answers by station, gap, and metrics by task.
 
-    Gaps and metrics are None in rounds that were not certified.
+    Gaps and metrics are None in rounds without a certificate.
     """
 
     round: list[int]
@@ -122,7 +123,7 @@ class RoundTable:
 
 @dataclass(frozen=True)
 class BillLine:
-    """What one tier took of one type of resource."""
+    """Amount of a resource type that a tier used."""
 
     tier: str
     type: str
@@ -131,10 +132,11 @@ class BillLine:
 
 @dataclass(frozen=True)
 class Record:
-    """All that is to be known of a run; ``result`` is None, and ``refused`` says why, where the budget paid no round.
+    """The saved facts about a run.
 
-    So it is where the method ``diverged`` in a sweep. ``file`` is the digest of the file with the data, where a sweep
-    read one. ``weights`` are the λ1 and λ2 that the run used; a method that couples no tasks has no λ2.
+    ``result`` is None if the budget could not pay a round or the method ``diverged`` in a sweep; ``refused`` gives the
+    reason. ``file`` is the digest of the data file that a sweep read. ``weights`` are the λ1 and λ2 of the run; a
+    method that couples no tasks has no λ2.
     """
 
     key: str
@@ -162,7 +164,7 @@ class Record:
         return ", ".join(f"{name} {value:.3g}" for name, value in self.weights.items())
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written down."""
+        """Return the record as written to its file; empty optional fields are left out."""
         table = {"format": FORMAT, **plain(self)}
         if self.file is None:
             del table["file"]
@@ -178,14 +180,14 @@ class Record:
 
 
 def columns(rounds: Sequence[Any], spent: Iterable[str]) -> dict[str, Any]:
-    """What is known of every round, whoever tells it: number, server iteration, certificate, and what was spent."""
+    """Return the columns that running and finished runs share: round, server iteration, certificate and costs."""
     names = ("round", "cloud_round", "primal", "dual", "gap")
-    found: dict[str, Any] = {name: [getattr(each, name) for each in rounds] for name in names}
-    return found | {"spent": {name: [each.spent[name] for each in rounds] for name in spent}}
+    table: dict[str, Any] = {name: [getattr(item, name) for item in rounds] for name in names}
+    return table | {"spent": {name: [item.spent[name] for item in rounds] for name in spent}}
 
 
 def new_folder(root: Path, name: str) -> Path:
-    """Make a folder of its own for a run: date, time and name; never one that exists."""
+    """Make a new folder for a run, named by date, time and ``name``."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in range(1000):
         folder = root / (f"{stamp}-{name}" if attempt == 0 else f"{stamp}-{name}-{attempt + 1}")
@@ -200,23 +202,24 @@ def new_folder(root: Path, name: str) -> Path:
 
 
 def save(
-    folder: Path, known: Record, federation: Federation, result: Result, unseen: UnseenModel | None = None
+    folder: Path, record: Record, federation: Federation, result: Result, unseen: UnseenModel | None = None
 ) -> None:
     """Write run.json, the table of rounds, ledger.json and model.npz into ``folder``; see `TaskModels.unseen`."""
-    write_whole(folder / RECORD, json.dumps(known.to_dict(), allow_nan=False) + "\n")
-    save_rounds(folder, [known])
+    write_whole(folder / RECORD, json.dumps(record.to_dict(), allow_nan=False) + "\n")
+    save_rounds(folder, [record])
     result.ledger.save(folder / "ledger.json")
-    loss = known.configuration.options.chosen_loss(federation.kind)
-    chosen = {**(known.tuning.chosen if known.tuning else {}), **(known.selection.chosen if known.selection else {})}
+    loss = record.configuration.options.chosen_loss(federation.kind)
+    tuning, selection = record.tuning, record.selection
+    chosen = {**(tuning.chosen if tuning else {}), **(selection.chosen if selection else {})}
     if result.private is not None:
         chosen |= {"lambda1": result.private.lambda1, "lambda2": result.private.lambda2}
-    origin = plain({**{name: getattr(known, name) for name in ORIGIN}, **({"chosen": chosen} if chosen else {})})
+    origin = plain({**{name: getattr(record, name) for name in ORIGIN}, **({"chosen": chosen} if chosen else {})})
     TaskModels.from_result(federation, result, loss, origin, unseen).save(folder / "model.npz")
 
 
-def save_rounds(folder: Path, many: Iterable[Record]) -> Path:
-    """One row per run, BS iteration and task: rounds.parquet, or rounds.csv where pyarrow is not installed."""
-    rows = [row for each in many for row in round_rows(each)]
+def save_rounds(folder: Path, runs: Iterable[Record]) -> Path:
+    """Write a row per run, BS iteration and task: rounds.parquet, or rounds.csv if pyarrow is not installed."""
+    rows = [row for record in runs for row in round_rows(record)]
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     if find_spec("pyarrow") is None:
         path = folder / "rounds.csv"
@@ -233,18 +236,18 @@ def save_rounds(folder: Path, many: Iterable[Record]) -> Path:
     return path
 
 
-def round_rows(known: Record) -> Iterator[dict[str, Any]]:
-    """Rows of one run: one for each BS iteration and task; a gap is that of all tasks, ``station_gap`` of one."""
-    table, configuration = known.rounds, known.configuration
+def round_rows(record: Record) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a run, for each BS iteration and task; ``gap`` covers all tasks, ``station_gap`` a station."""
+    table, configuration = record.rounds, record.configuration
     if table is None:
         return
     single = len(table.local_steps[0]) == 1
     for i, number in enumerate(table.round):
-        for b, task in enumerate(known.tasks):
+        for b, task in enumerate(record.tasks):
             station = 0 if single else b
             gaps = table.station_gap[i]
             row = {
-                "run": known.key,
+                "run": record.key,
                 "algorithm": configuration.algorithm,
                 "seed": configuration.seed,
                 "round": number,
@@ -264,12 +267,12 @@ def round_rows(known: Record) -> Iterator[dict[str, Any]]:
 
 
 def load(path: Path) -> Record:
-    """The record in a file; refused in a line where it is none, or one of another version."""
+    """Load the record in a file; refuse other files and other versions with a message of a single line."""
     try:
-        known = json.loads(path.read_text())
-        if not isinstance(known, dict) or known.get("format") != FORMAT:
+        table = json.loads(path.read_text())
+        if not isinstance(table, dict) or table.get("format") != FORMAT:
             raise ConfigError(f"{path} is no record of a run in format {FORMAT}; make the run again with this version")
-        return read(Record, known)
+        return read(Record, table)
     except ConfigError:
         raise
     except (OSError, ValueError) as error:

@@ -1,4 +1,8 @@
-"""One run with a folder of its own: begun, put away while it goes on, taken up again, recorded."""
+"""A single run with its folder: start it, checkpoint it, resume it, and record it.
+
+``train`` calls `begin` or (with ``--resume``) `take_up`, then `Session.run` and `Session.finish`, all within `ready`.
+If the run ends early, the folder keeps the last checkpoint; a folder without a checkpoint is removed.
+"""
 
 from __future__ import annotations
 
@@ -31,26 +35,26 @@ CHECKPOINT = "checkpoint"
 
 
 @contextmanager
-def ready(how: Execution) -> Iterator[None]:
-    """Be connected to the cluster, where there is one."""
-    if how.cluster is None:
+def ready(execution: Execution) -> Iterator[None]:
+    """Connect to the cluster, if the run uses a cluster."""
+    if execution.cluster is None:
         yield
         return
-    # A cluster's software prints what happens to its processes; what is printed here is the result alone.
-    with contextlib.redirect_stdout(sys.stderr), how.cluster.session(how.address):
+    # The cluster's software prints events of its processes; standard output must contain only the result.
+    with contextlib.redirect_stdout(sys.stderr), execution.cluster.session(execution.address):
         yield
 
 
-def _federation(how: Execution, config: RunConfig) -> Federation:
-    """The data of a run; of a run on a cluster the outline alone, as its rows are read there."""
-    if how.cluster is None:
+def _federation(execution: Execution, config: RunConfig) -> Federation:
+    """Return the data of a run; for a run on a cluster an outline, because the rows are read there."""
+    if execution.cluster is None:
         return config.federation()
-    outline: Federation = how.cluster.outline(config.request, config.seed)
+    outline: Federation = execution.cluster.outline(config.request, config.seed)
     return outline
 
 
-def _settled(config: RunConfig, how: Execution) -> Chosen:
-    return choose_settings(config, config.federation(), execution=replace(how, threads=1))
+def _settled(config: RunConfig, execution: Execution) -> Chosen:
+    return choose_settings(config, config.federation(), execution=replace(execution, threads=1))
 
 
 def _pooled(config: RunConfig) -> UnseenModel | None:
@@ -59,11 +63,11 @@ def _pooled(config: RunConfig) -> UnseenModel | None:
 
 @dataclass(frozen=True)
 class Session:
-    """A run that is about to begin, or to go on; ``chosen`` is what it makes of ``config`` after tuning."""
+    """A run that is about to start or resume; ``chosen`` is its configuration after tuning."""
 
     config: RunConfig
     chosen: Chosen
-    how: Execution
+    execution: Execution
     federation: Federation
     folder: Path
     seconds: float = SECONDS
@@ -71,16 +75,16 @@ class Session:
 
     @property
     def checkpoint(self) -> Path:
-        """Where it is put away."""
+        """File of the checkpoint."""
         return self.folder / CHECKPOINT
 
     def run(self, watch: Watcher | None = None) -> Result:
-        """Carry it out; where it fails for good, or is ended before it kept anything, nothing of it is left."""
-        keep = Keeper(self.checkpoint, self._notes(), self.seconds) if self.how.entry.keeps_checkpoints else None
+        """Run the training. If it fails, or ends before its first checkpoint, remove its files."""
+        keep = Keeper(self.checkpoint, self._notes(), self.seconds) if self.execution.entry.keeps_checkpoints else None
         lock = Lock(self.folder)
         try:
             if self.start is not None:
-                read(self.folder)  # another process may have ended it meanwhile
+                read(self.folder)  # another process may have finished the run in the meantime
             with progress.written(self.folder, self.record(None), watch) as watched:
                 return self.chosen.config.run(
                     self.federation,
@@ -89,7 +93,7 @@ class Session:
                     keep=keep,
                     start=self.start,
                     before=self.chosen.before,
-                    execution=self.how,
+                    execution=self.execution,
                 )
         except ClusterError as error:
             if self.checkpoint.exists():
@@ -108,29 +112,29 @@ class Session:
             lock.release()
 
     def finish(self, result: Result) -> Record:
-        """Record the run, and forget how to go on where it is complete."""
-        known = self.record(result)
+        """Record the run, and delete the checkpoint if the run is complete."""
+        record = self.record(result)
         unseen = None if result.stopped == "interrupted" else self._pooled()
-        records.save(self.folder, known, self.federation, result, unseen)
+        records.save(self.folder, record, self.federation, result, unseen)
         progress.forget(self.folder)
         if result.stopped != "interrupted":
             checkpoint.discard(self.checkpoint)
-        return known
+        return record
 
     def _pooled(self) -> UnseenModel | None:
-        """The model for unseen tasks, trained where the data is."""
-        config, cluster = self.chosen.config, self.how.cluster
+        """Train the model for unseen tasks, on the machine that has the data."""
+        config, cluster = self.chosen.config, self.execution.cluster
         if cluster is None:
-            return pooled_for(config, self.federation, self.how.threads)
+            return pooled_for(config, self.federation, self.execution.threads)
         with cluster.Pool() as pool:
             unseen: UnseenModel | None = pool.submit(_pooled, config).result()
         return unseen
 
     def record(self, result: Result | None) -> Record:
-        """The record of this run; None before it has a result."""
+        """Return the record of this run; without ``result``, the record before the first round."""
         tuning, selection = self.chosen.tuning, self.chosen.selection
-        known = recording.record(self.config, self.federation, result, tuning=tuning, selection=selection)
-        return replace(known, command=shlex.join([*shlex.split(known.command), *self.how.words()]))
+        record = recording.record(self.config, self.federation, result, tuning=tuning, selection=selection)
+        return replace(record, command=shlex.join([*shlex.split(record.command), *self.execution.words()]))
 
     def _notes(self) -> dict[str, Any]:
         return {
@@ -138,13 +142,13 @@ class Session:
             "chosen": self.chosen.config,
             "tuning": self.chosen.tuning,
             "selection": self.chosen.selection,
-            "how": self.how,
+            "how": self.execution,
             "data": self.federation.fingerprint(),
             "versions": versions(),
         }
 
     def _drop(self) -> None:
-        """Remove a folder that holds nothing; what was there before a resume stays."""
+        """Remove an empty folder; a resumed run keeps its earlier files."""
         if self.start is None:
             checkpoint.discard(self.checkpoint)
             progress.forget(self.folder)
@@ -153,46 +157,46 @@ class Session:
 
 
 def go_on(folder: Path) -> str:
-    """The words that take a run up again."""
+    """Return the command that resumes a run."""
     return shlex.join(["rhfedmtl", "train", "--resume", str(folder)])
 
 
 def begin(
-    config: RunConfig, how: Execution, out: Path, seconds: float = SECONDS, watch: Watcher | None = None
+    config: RunConfig, execution: Execution, out: Path, seconds: float = SECONDS, watch: Watcher | None = None
 ) -> Session:
-    """Read the data, choose what is to be chosen, and make a folder for a new run; within `ready`."""
-    federation = _federation(how, config)
-    if how.cluster is None or not (config.tune or config.to_choose):
-        chosen = choose_settings(config, federation, execution=how, watch=watch)
-    else:  # where the data is
-        with how.cluster.Pool() as pool:
-            chosen = pool.submit(_settled, config, how).result()
+    """Read the data, choose the open settings, and make a folder for a new run; call within `ready`."""
+    federation = _federation(execution, config)
+    if execution.cluster is None or not (config.tune or config.to_choose):
+        chosen = choose_settings(config, federation, execution=execution, watch=watch)
+    else:  # choose on the machine that has the data
+        with execution.cluster.Pool() as pool:
+            chosen = pool.submit(_settled, config, execution).result()
     folder = records.new_folder(out, f"{config.algorithm}-{config.request.data}-{config.seed}")
-    return Session(config, chosen, how, federation, folder, seconds)
+    return Session(config, chosen, execution, federation, folder, seconds)
 
 
 def read(folder: Path) -> Checkpoint:
-    """The checkpoint in the folder of a run."""
+    """Return the checkpoint in the folder of a run."""
     if not folder.is_dir():
         raise DataError(f"no run {folder}: give the folder of an interrupted run, as in runs/20260101-120000-…")
     if not (folder / CHECKPOINT).exists():
         if (folder / records.RECORD).exists():
             raise DataError(f"{folder} is complete: there is nothing to resume")
         waiting = sorted(path.parent for path in folder.glob(f"*/{CHECKPOINT}"))
-        way = f"go on with: {go_on(waiting[-1])}" if waiting else "give the folder of an interrupted run"
-        raise DataError(f"{folder} has no checkpoint: {way}")
+        remedy = f"go on with: {go_on(waiting[-1])}" if waiting else "give the folder of an interrupted run"
+        raise DataError(f"{folder} has no checkpoint: {remedy}")
     return checkpoint.read(folder / CHECKPOINT)
 
 
-def take_up(start: Checkpoint, how: Execution, seconds: float = SECONDS) -> Session:
-    """Read the data of an interrupted run again, and make sure that all is as it was; within `ready`."""
+def take_up(start: Checkpoint, execution: Execution, seconds: float = SECONDS) -> Session:
+    """Read the data of an interrupted run again, and check versions and data for changes; call within `ready`."""
     notes = start.notes
     mine = versions()
-    if other := {name: was for name, was in notes["versions"].items() if was != mine.get(name)}:
-        found = ", ".join(f"{name} {was} (here {mine.get(name)})" for name, was in other.items())
-        raise DataError(f"{start.path} was written with {found}: use these versions, or start the run anew")
-    federation = _federation(how, notes["config"])
+    if changed := {name: was for name, was in notes["versions"].items() if was != mine.get(name)}:
+        listing = ", ".join(f"{name} {was} (here {mine.get(name)})" for name, was in changed.items())
+        raise DataError(f"{start.path} was written with {listing}: use these versions, or start the run again")
+    federation = _federation(execution, notes["config"])
     if federation.fingerprint() != notes["data"]:
-        raise DataError(f"the data is not what the run in {start.path.parent} began with: start the run anew")
+        raise DataError(f"the data has changed since the run in {start.path.parent} started: start the run again")
     chosen = Chosen(notes["chosen"], notes["tuning"], notes["selection"])
-    return Session(notes["config"], chosen, how, federation, start.path.parent, seconds, start)
+    return Session(notes["config"], chosen, execution, federation, start.path.parent, seconds, start)

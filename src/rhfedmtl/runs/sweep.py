@@ -1,7 +1,8 @@
-"""Many runs: shared out over processes, each recorded once, and continued where they stopped.
+"""Many runs: divide them among processes, record each run once, and continue after an interruption.
 
-A run's record is a file named by the run's key, written in one piece: a sweep that is killed leaves whole records or
-none, and the next one makes only what is missing. Neither workers nor their order change a number.
+`planned.run_all` calls `sweep` for studies. The record of a run is a file named by the run's key and written
+atomically. A sweep that is killed therefore leaves only complete records, and the next sweep makes only the missing
+runs. Neither the number of workers nor their order changes a number.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from rhfedmtl.training.config import RunConfig
 
 T = TypeVar("T")
 R = TypeVar("R")
-_MOST_BYTES = 1 << 28  # rows before the split are kept from seed to seed, unless they are more
+_MAX_BYTES = 1 << 28  # larger rows before the split are not cached between seeds
 Watch = Callable[[int, int], None]
 Workers = int | Executor | None
-"""Who makes the runs: so many processes here (None: as many as there are cores), or an executor, as of a cluster."""
+"""Number of processes on this machine (None: the number of cores), or an executor such as a cluster's pool."""
 
 
 class Store:
-    """A folder of records."""
+    """A folder of records, by the key of each run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,22 +57,22 @@ class Store:
             ) from error
 
     def read(self, config: RunConfig) -> Record | None:
-        """The record of a run; None where it is not there, or came from another version or other data."""
+        """Return the record of a run; None if it is missing, or was made by another version or from other data."""
         try:
             record = records.load(self.folder / f"{config.key}.json")
         except ConfigError:
             return None
-        known = record.versions, record.file
-        return record if known == (versions(), digest(config.request.path)) else None
+        origin = record.versions, record.file
+        return record if origin == (versions(), digest(config.request.path)) else None
 
     def write(self, record: Record) -> None:
-        """Write a record in one piece."""
+        """Write a record atomically."""
         text = json.dumps(record.to_dict(), allow_nan=False)
         write_whole(self.folder / f"{record.key}.json", text)
 
 
 def digest(path: str | None) -> str | None:
-    """What the file with the data holds, in a word; None where the data is in no single file."""
+    """Return a digest of the data file; None if the data is not a single file."""
     if path is None or not Path(path).expanduser().is_file():
         return None
     facts = Path(path).expanduser().stat()
@@ -84,7 +85,7 @@ def _digest(path: str, _changed: int, _size: int) -> str:
 
 
 def execute(config: RunConfig) -> Record:
-    """Carry out one run as `train` does and record it. A refused budget or a diverging method is a result too."""
+    """Make a run as `train` does, and record it. A refused budget and a diverged method are results too."""
     federation = _federation(config.request, config.seed)
     file = digest(config.request.path)
     try:
@@ -103,7 +104,7 @@ def _federation_of(text: str, seed: int, file: str | None) -> Federation:
         return request.federation(seed)
     rows = Request(request.data, request.path, settings=request.settings)
     source = _source_of(rows.key, file)
-    if source.X.nbytes > _MOST_BYTES:
+    if source.X.nbytes > _MAX_BYTES:
         _source_of.cache_clear()
     return request.federation(seed, source)
 
@@ -114,69 +115,70 @@ def _source_of(text: str, _file: str | None) -> Source:
 
 
 def _federation(request: Request, seed: int) -> Federation:
-    """Neighbouring runs of a sweep share their data."""
+    """Return the data of a run; consecutive runs of a sweep share it."""
     return _federation_of(request.key, seed, digest(request.path))
 
 
 def sweep(
     configs: Iterable[RunConfig], store: Store, *, workers: Workers = None, watch: Watch | None = None
 ) -> list[Record]:
-    """Records of all runs, in their order; those that the store has are not made again."""
-    wanted = list(configs)
-    for config in wanted:
+    """Return the records of all runs, in their order; runs that the store has are not made again."""
+    runs = list(configs)
+    for config in runs:
         config.check()
-    by_key = {config.key: config for config in wanted}
-    known = {key: record for key, config in by_key.items() if (record := store.read(config)) is not None}
-    missing = [config for key, config in by_key.items() if key not in known]
+    by_key = {config.key: config for config in runs}
+    finished = {key: record for key, config in by_key.items() if (record := store.read(config)) is not None}
+    missing = [config for key, config in by_key.items() if key not in finished]
     _check_data(missing)
-    progress.count(store.folder, len(known), len(by_key))
-    with closing(made(execute, missing, workers)) as found:
-        for record in found:
+    progress.count(store.folder, len(finished), len(by_key))
+    with closing(in_parallel(execute, missing, workers)) as new_records:
+        for record in new_records:
             store.write(record)
-            known[record.key] = record
-            progress.count(store.folder, len(known), len(by_key))
+            finished[record.key] = record
+            progress.count(store.folder, len(finished), len(by_key))
             if watch is not None:
-                watch(len(known), len(by_key))
-    return [known[config.key] for config in wanted]
+                watch(len(finished), len(by_key))
+    return [finished[config.key] for config in runs]
 
 
-def made(make: Callable[[T], R], wanted: Sequence[T], workers: Workers) -> Generator[R, None, None]:
-    """What is made of each, as soon as it is, in whatever order; processes here end with whoever wants it."""
+def in_parallel(work: Callable[[T], R], items: Sequence[T], workers: Workers) -> Generator[R, None, None]:
+    """Yield the result of ``work`` for each item in order of completion; closing the generator ends its processes."""
     workers = cores() if workers is None else workers
     if isinstance(workers, Executor):
-        yield from (job.result() for job in as_completed([workers.submit(make, each) for each in wanted]))
-    elif workers <= 1 or len(wanted) <= 1:
-        yield from map(make, wanted)
+        yield from (job.result() for job in as_completed([workers.submit(work, item) for item in items]))
+    elif workers <= 1 or len(items) <= 1:
+        yield from map(work, items)
     else:
-        here, there = multiprocessing.Pipe(duplex=False)
-        with here, ProcessPoolExecutor(workers, initializer=_ends_with, initargs=(here, there)) as pool, there:
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        processes = ProcessPoolExecutor(workers, initializer=_end_with_parent, initargs=(receiver, sender))
+        with receiver, processes as pool, sender:
             try:
-                yield from made(make, wanted, pool)
+                yield from in_parallel(work, items, pool)
                 pool.shutdown()
             except BrokenProcessPool as error:
                 raise ClusterError(
-                    "a process that makes runs was ended from outside, perhaps for want of memory: what is finished is "
-                    f"kept, and the same command goes on from there; fewer than {workers} --workers take less memory"
+                    "a process that makes runs was killed, perhaps because memory ran out: finished runs are recorded, "
+                    f"and the same command continues from there; fewer than {workers} --workers take less memory"
                 ) from error
 
 
-def _ends_with(here: Connection, there: Connection) -> None:
-    """Let a worker end, in the middle of a run too, once its parent closes the other end of a pipe or is gone itself.
+def _end_with_parent(receiver: Connection, sender: Connection) -> None:
+    """Let a worker exit, even in the middle of a run, once its parent closes the other end of a pipe or dies.
 
-    Ctrl-C ends it as well: caught there, it would end one run and let the next begin.
+    Ctrl-C ends the worker too: if it were caught, it would end only this run and the next run would start.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    there.close()
+    sender.close()
 
     def watch() -> None:
-        here.poll(None)  # nothing is ever said
+        receiver.poll(None)  # nothing is ever sent, so this returns when the pipe closes
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
 def _check_data(configs: Iterable[RunConfig]) -> None:
-    """Refuse a split that the data does not allow before the first run, not in the middle of them."""
+    """Refuse a split that the data does not allow before the first run starts."""
     firsts: dict[str, RunConfig] = {}
     for config in configs:
         firsts.setdefault(config.request.key, config)

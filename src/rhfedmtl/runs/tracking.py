@@ -1,6 +1,7 @@
-"""Loggers: a run's numbers, round by round, in the tools that people already look at.
+"""Loggers: send the numbers of each round to TensorBoard or MLflow.
 
-A logger is one small class with three methods. ``--log NAME[:WHERE]`` on the command line picks one from ``LOGGERS``.
+``--log NAME[:WHERE]`` selects a logger from ``LOGGERS``. To add a logger, write a class with the three methods of
+`Logger` and register it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from rhfedmtl.training.result import Progress, Watcher, mean
 
 
 class Logger(Protocol):
-    """Hears of a run as it goes."""
+    """Receiver of the numbers of a run."""
 
     def start(self, name: str, configuration: dict[str, Any]) -> None:
-        """A run begins."""
+        """Start a run."""
 
     def round(self, number: int, values: dict[str, float]) -> None:
-        """A BS iteration is done."""
+        """Log the values of a BS iteration."""
 
     def end(self, stopped: str) -> None:
-        """The run is over, and why."""
+        """End the run; ``stopped`` is the reason."""
 
 
 class TensorBoard:
@@ -45,7 +46,7 @@ class TensorBoard:
         self._writer.add_text("configuration", str(configuration))
 
     def round(self, number: int, values: dict[str, float]) -> None:
-        """One scalar for each value."""
+        """Write a scalar for each value."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, number)
 
@@ -55,7 +56,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run in MLflow; without a tracking server in the file mlflow.db."""
+    """A run in MLflow; without a tracking server, in the file mlflow.db."""
 
     def __init__(self, where: str = "") -> None:
         try:
@@ -63,7 +64,7 @@ class MLflow:
         except ImportError as error:
             raise MissingExtraError("MLflow is not installed: pip install 'rhfedmtl[mlflow]'") from error
         self._mlflow = mlflow
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table that it creates
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs every table that it creates
         mlflow.set_tracking_uri(where or "sqlite:///mlflow.db")
         mlflow.set_experiment("rhfedmtl")
 
@@ -75,7 +76,7 @@ class MLflow:
         self._mlflow.log_params({k: str(v)[:500] for k, v in {**plain, **flat}.items() if v is not None})
 
     def round(self, number: int, values: dict[str, float]) -> None:
-        """All values of the round."""
+        """Log all values of the round."""
         self._mlflow.log_metrics(values, step=number)
 
     def end(self, stopped: str) -> None:
@@ -93,33 +94,33 @@ LOGGERS: Registry[Entry[Logger]] = Registry(
         "mlflow": Entry("curves in MLflow", "rhfedmtl.runs.tracking:MLflow"),
     },
 )
-"""Called with where it writes, an entry makes a `Logger`."""
+"""Entries make a `Logger` from the place that it writes to."""
 
 
 def logger(text: str) -> Logger:
-    """Logger from its name and, after a colon, where it writes."""
+    """Make a logger from its name and, after a colon, the place that it writes to."""
     name, _, where = text.partition(":")
     return LOGGERS[name](where)
 
 
 def follow(watch: Watcher | None, loggers: Sequence[Logger]) -> Watcher | None:
-    """A watcher that tells the loggers of every BS iteration, and otherwise does as ``watch``."""
+    """Return a watcher that passes every BS iteration to the loggers and then calls ``watch``."""
     if not loggers:
         return watch
 
     def watched(progress: Progress) -> bool | None:
-        for each in loggers:
-            each.round(progress.round, values(progress))
+        for receiver in loggers:
+            receiver.round(progress.round, values(progress))
         return None if watch is None else watch(progress)
 
     return watched
 
 
 def values(progress: Progress) -> dict[str, float]:
-    """What is worth a curve: metrics, gap, what is left of every budget, H."""
-    found = {name: mean(by_task) for name, by_task in progress.metrics.items()}
-    found |= {f"left_{name}": left for name, left in progress.left.items()}
-    found["local_steps"] = float(np.median(progress.plan.local_steps))
+    """Return the numbers to plot: metrics, gap, remaining budget, H."""
+    numbers = {name: mean(by_task) for name, by_task in progress.metrics.items()}
+    numbers |= {f"left_{name}": amount for name, amount in progress.left.items()}
+    numbers["local_steps"] = float(np.median(progress.plan.local_steps))
     if progress.certificate is not None:
-        found |= {"primal": progress.certificate.primal, "gap": progress.certificate.gap}
-    return {name: float(value) for name, value in found.items() if np.isfinite(value)}
+        numbers |= {"primal": progress.certificate.primal, "gap": progress.certificate.gap}
+    return {name: float(value) for name, value in numbers.items() if np.isfinite(value)}

@@ -28,7 +28,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import write_whole
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.provenance import versions
-from rhfedmtl.runs.sweep import Watch, Workers, digest, made
+from rhfedmtl.runs.sweep import Watch, Workers, digest, in_parallel
 from rhfedmtl.selection.regularisation import choose
 from rhfedmtl.training.run import train
 from rhfedmtl.training.settings import Settings
@@ -131,7 +131,7 @@ def _percents(
     folder.mkdir(parents=True, exist_ok=True)
     kept = {run: _kept(folder / run.name, run) for run in runs}
     found = {run: percent for run, percent in kept.items() if percent is not None}
-    with closing(made(_solved, [run for run in runs if run not in found], workers)) as solved:
+    with closing(in_parallel(_solved, [run for run in runs if run not in found], workers)) as solved:
         for run, percent in solved:
             write_whole(folder / run.name, json.dumps({"percent": percent, **_circumstances(run)}))
             found[run] = percent
