@@ -195,6 +195,8 @@ def _end(number: int) -> int:
 def test_a_process_that_is_ended_from_outside_is_told_in_a_line() -> None:
     """As where memory runs out; those before it are there."""
     found = []
-    with pytest.raises(ClusterError, match=r"for want of memory: .*the same command goes on.*fewer than 2 --workers"):
+    with pytest.raises(
+        ClusterError, match=r"because memory ran out: .*the same command continues.*fewer than 2 --workers"
+    ):
         found.extend(in_parallel(_end, range(200), 2))
     assert 3 not in found

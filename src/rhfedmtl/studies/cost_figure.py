@@ -1,7 +1,7 @@
-"""The paper's cost figure: K and cost over H until the target, as two formulas have it, and the three budget cases.
+"""The paper's cost figure: K and cost until the target over H, by two formulas, and the three budget cases.
 
-Nothing is run here: it is theory. ``paper`` is the bound of the paper's text at its settings, ``authors`` the curve
-that its figure draws; each at ε = 0.01 (the text) and ε = 1e-4 (the authors' code).
+This is theory and runs no training. ``paper`` is the bound of the paper's text with its settings, ``authors`` the curve
+that its figure draws; each with ε = 0.01 (the text) and ε = 1e-4 (the authors' code).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ STEP_PRICE, STATION_PRICE = 0.1, 10.0
 LAM, GAMMA = 1e-4 + 1e-6, 1.0
 EPSILONS = (0.01, 1e-4)
 TEXT_ROWS, TEXT_LARGEST = 53, 11
-"""Training rows of a task (of 70), and the most that one of 5 terminals gets."""
+"""Training rows of a task (of 70), and the largest number of rows of one of its 5 terminals."""
 AUTHORS_ROWS, AUTHORS_LARGEST, AUTHORS_CLOUD_ROUNDS = 260, 26, 2
 
 
 @dataclass(frozen=True)
 class CostChoice:
-    """What the paper's procedure makes of a budget."""
+    """Choice of the paper's procedure for a budget."""
 
     budget: float
     case: str
@@ -43,7 +43,7 @@ class CostChoice:
 
 @dataclass(frozen=True)
 class CostCurve:
-    """K and cost over H under one formula at one target."""
+    """K and cost over H, by a formula at a target."""
 
     formula: str
     epsilon: float
@@ -54,7 +54,7 @@ class CostCurve:
 
 
 def compute() -> list[CostCurve]:
-    """All curves."""
+    """Return the curves of both formulas at both targets."""
     return [_curve(formula, epsilon) for formula in ("paper", "authors") for epsilon in EPSILONS]
 
 
@@ -99,7 +99,7 @@ def save(out: Path) -> None:
 
 
 def load(out: Path) -> list[CostCurve] | None:
-    """The curves of a results folder, if it has them."""
+    """Return the curves in a results folder, or None."""
     path = out / "theory" / f"{NAME}.json"
     if not path.is_file():
         return None
@@ -110,7 +110,7 @@ def load(out: Path) -> list[CostCurve] | None:
 
 
 def findings(curves: list[CostCurve]) -> list[str]:
-    """What the curves say, in plain words."""
+    """Return the conclusions from the curves in sentences."""
     by_name = {(curve.formula, curve.epsilon): curve for curve in curves}
     text, authors = by_name["paper", 0.01], by_name["authors", 1e-4]
     fall = 1e6 * (1.0 - text.rounds[-1] / text.rounds[0])

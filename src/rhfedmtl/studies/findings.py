@@ -1,4 +1,4 @@
-"""Findings of a study in words: comparisons with the reference and with the values that the paper prints."""
+"""Findings of a study in sentences: comparisons with the reference and with the values that the paper prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rhfedmtl.studies.study import EVEN, StudyResult, place, short
 
 
 def verdicts(result: StudyResult) -> list[str]:
-    """Say of every variant in how many cells it is better or worse than the reference."""
+    """Return for every variant in how many cells it is better or worse than the reference."""
     lines, reference = [], result.labels[result.study.reference]
     for name in result.running:
         cells = [c for c in result.cells if c.variant == name and c.against is not None]
@@ -33,7 +33,7 @@ def verdicts(result: StudyResult) -> list[str]:
 
 
 def findings(result: StudyResult) -> list[str]:
-    """Return the findings of a study as sentences, with those that contradict the paper."""
+    """Return the findings of a study as sentences, including contradictions to the paper."""
     lines, contradictions, reference = [], [], result.study.reference
     for name, label in result.labels.items():
         cells = [c for c in result.cells if c.variant == name and c.paper is not None]
@@ -45,7 +45,7 @@ def findings(result: StudyResult) -> list[str]:
                 f"{label} lies above the value that the paper prints in {above} of {len(differences)} cells, "
                 f"{_signed(100 * float(np.mean(differences)), '.1f')} points on average."
             )
-        # The paper prints the reference above another method, and here it is the other way round.
+        # Count cells in which the paper prints the reference above this method and we find the opposite.
         turned = sum(
             c.verdict == "better"
             and c.paper is not None

@@ -1,4 +1,4 @@
-"""All budgets at once: the area under a method's curve, its mean rank, and how small its certified gaps are."""
+"""Compare methods over all budgets: area under a method's curve, mean rank, geometric mean of its certified gaps."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rhfedmtl.studies.study import At, StudyResult
 
 Float64Array = npt.NDArray[np.float64]
 SMALLEST = 1e-12
-"""Relative gaps below count as this much: their logarithms are averaged."""
+"""Smaller relative gaps count as this value, because their logarithms are averaged."""
 
 
 @dataclass(frozen=True)
 class Overall:
-    """A variant along the whole of an axis.
+    """Summary of a variant along an axis.
 
     ``area`` is the mean of the metric over the logarithm of the axis, ``half`` half of its 95 % interval over seeds,
     ``against`` the difference to the reference, paired over seeds, with half of its interval. ``rank`` is the mean over
-    places and seeds (1 is the best), ``relative_gap`` the geometric mean of certificates. One seed has no interval.
+    places and seeds (1 is best), ``relative_gap`` the geometric mean of certificates. A single seed has no interval.
     """
 
     variant: str
@@ -33,28 +33,28 @@ class Overall:
 
 
 def overall(result: StudyResult, at: At) -> list[Overall]:
-    """Variants that pay, the best rank first, where the axes that are not drawn along are at ``at``.
+    """Return the paying variants, the best rank first, with the axes other than ``x`` at ``at``.
 
-    Those that have no result at one of the places are left out: their curves cannot be laid beside the others.
+    Omit variants without a result at some place, because their curves cannot be compared.
     """
     if len(result.study.along) < 2 or not (result.study.x or "").startswith("budget."):
         return []
     line = result.study.line(at)
-    known: dict[str, Float64Array] = {}  # metric at every place of the line, for every seed
+    metrics: dict[str, Float64Array] = {}  # metric at every place of the line, for every seed
     for name in result.running:
         values = [v for at in line if (v := result.values(name, at)) is not None]
         if len(values) == len(line) and len({len(v) for v in values}) == 1:
-            known[name] = np.stack(values)
-    if len({v.shape for v in known.values()}) != 1:
+            metrics[name] = np.stack(values)
+    if len({v.shape for v in metrics.values()}) != 1:
         return []
     weights = _weights(np.array(result.study.along, dtype=np.float64))
-    areas = {name: weights @ v for name, v in known.items()}
-    lines = result.study.sign * np.stack(list(known.values()))
+    areas = {name: weights @ v for name, v in metrics.items()}
+    lines = result.study.sign * np.stack(list(metrics.values()))
     above = (lines[None] > lines[:, None]).sum(axis=1)
     level = (lines[None] == lines[:, None]).sum(axis=1) - 1
     ranks = (1.0 + above + level / 2.0).mean(axis=(1, 2))
     rows = []
-    for name, rank in zip(known, ranks, strict=True):
+    for name, rank in zip(metrics, ranks, strict=True):
         runs = [record.result for at in line for record in result.records(name, at) if record.result is not None]
         gaps = [run.relative_gap for run in runs if run.relative_gap is not None]
         gap = float(np.exp(np.mean(np.log(np.maximum(gaps, SMALLEST))))) if gaps else None
@@ -63,7 +63,7 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
 
 
 def _weights(x: Float64Array) -> Float64Array:
-    """Of a mean along the logarithm of x, by trapezoids."""
+    """Return the weights of a mean along the logarithm of x, by trapezoids."""
     steps = np.diff(np.log(x))
     return np.asarray((np.append(steps, 0.0) + np.append(0.0, steps)) / (2.0 * steps.sum()))
 

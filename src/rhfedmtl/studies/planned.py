@@ -1,4 +1,7 @@
-"""Studies before they are run, with the configurations of their runs."""
+"""Plan studies, with the configuration of each run, and run them.
+
+`spec` plans studies from files, `side_by_side` plans ``rhfedmtl compare``; `run_all` makes the runs and writes tables.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class PlannedStudy(NamedTuple):
     configs: Mapping[str, RunConfig]
 
     def run(self, out: Path, *, workers: Workers = None, watch: Watch | None = None, command: str = "") -> StudyResult:
-        """Make the runs that ``out`` does not have yet, and put them side by side."""
+        """Make the runs that ``out`` does not have yet, and compare them."""
         (result,) = run_all([self], out, workers=workers, watch=watch, command=command)
         return result
 
@@ -38,10 +41,10 @@ class PlannedStudy(NamedTuple):
             earlier = StudyResult.load(out, self.study.name).study
         except ConfigError:
             return False
-        return _asked(earlier) != _asked(self.study)
+        return _deciding_fields(earlier) != _deciding_fields(self.study)
 
 
-def _asked(study: Study) -> tuple[Any, ...]:
+def _deciding_fields(study: Study) -> tuple[Any, ...]:
     """Return the fields that decide the numbers of a study."""
     return study.points, study.metric, study.reference, study.last
 
@@ -77,26 +80,26 @@ def run_all(
 WORK = ("local_steps", "station_rounds", "cloud_rounds")
 
 
-def taking_part(config: RunConfig, own: Collection[str] = ()) -> RunConfig:
+def taking_part(config: RunConfig, overrides: Collection[str] = ()) -> RunConfig:
     """Return the run without the shared settings that its algorithm ignores.
 
     An algorithm that decides its work itself ignores amounts of work. A yardstick ignores prices and faults. A setting
-    in ``own`` belongs to this method: raise an error if it has no effect.
+    in ``overrides`` belongs to this method: raise an error if it has no effect.
     """
     options = config.options
     if ALGORITHMS[config.algorithm].decides_steps and options.policy != "fixed":
-        options = options.without(set(WORK).difference(own))
-    unheeded = idle(config.algorithm, options)
-    if refused := [name for name in unheeded if name in own]:
+        options = options.without(set(WORK).difference(overrides))
+    ignored = idle(config.algorithm, options)
+    if refused := [name for name in ignored if name in overrides]:
         raise ConfigError(no_effect(config.algorithm, refused))
-    config = replace(config, options=options.without(unheeded))
+    config = replace(config, options=options.without(ignored))
     return replace(config, cost=(), budget=(), faults="") if is_yardstick(config.algorithm) else config
 
 
 def side_by_side(
     base: RunConfig, algorithms: Sequence[str], budgets: Sequence[float], seeds: int, metric: str
 ) -> PlannedStudy:
-    """Plan runs of several methods at several budgets of the priced resource; all else is as in ``base``."""
+    """Plan runs of several methods at several budgets of the priced resource; the rest is as in ``base``."""
     if not (algorithms and budgets and seeds > 0):
         raise ConfigError("a comparison needs an algorithm, a budget and a seed")
     if len(set(algorithms)) < len(algorithms) or len(set(budgets)) < len(budgets):
@@ -106,9 +109,9 @@ def side_by_side(
     policy = ("policy", *(option.name for entry in POLICIES.values() for option in entry.options))
     runs = {}
     for name in algorithms:  # a policy is for algorithms that decide their work themselves
-        own = base.options if ALGORITHMS[name].decides_steps else base.options.without(policy)
-        runs[name] = taking_part(replace(base, algorithm=name, options=own))
-    _check_heeded(base.options, list(runs.values()))
+        options = base.options if ALGORITHMS[name].decides_steps else base.options.without(policy)
+        runs[name] = taking_part(replace(base, algorithm=name, options=options))
+    _check_effect(base.options, list(runs.values()))
     entries = [
         (Point(name, {axis: budget}, seed, config.key), config)
         for budget in budgets
@@ -136,9 +139,9 @@ def side_by_side(
     return PlannedStudy(study, {point.run: config for point, config in entries})
 
 
-def _check_heeded(options: Options, entrants: Sequence[RunConfig]) -> None:
+def _check_effect(options: Options, entrants: Sequence[RunConfig]) -> None:
     """Refuse a setting that all methods ignore."""
     settings = options.set_names()
     used = {name for name in settings for run in entrants if run.options[name] == options[name]}
-    if unheeded := sorted(set(settings) - used):
-        raise ConfigError(no_effect(" or ".join(run.algorithm for run in entrants), unheeded))
+    if ignored := sorted(set(settings) - used):
+        raise ConfigError(no_effect(" or ".join(run.algorithm for run in entrants), ignored))

@@ -1,9 +1,10 @@
-"""Tables that others printed, on their data and by their protocol: their figures beside ours.
+"""Compare with tables that other papers printed: their data and protocol, their figures next to ours.
 
-Weights, and for `rhfedmtl` one of two relationships, are chosen for every seed on five folds of the training rows, as
-the estimators do; step sizes, where there are steps, on a quarter of them. Test rows have no say. No budget is set: the
-printed methods had none, so each of ours is solved to a certified relative gap. Where a protocol leaves something open,
-or ours differs, ``DIFFERENCES`` says so. A figure is kept as soon as it is made, and not made again.
+`rhfedmtl reproduce published` calls `table` and `save`. For every seed, weights (and for `rhfedmtl` the better of two
+relationships) are chosen by five folds of the training rows, as in the estimators; step sizes on a quarter of the
+training rows. Test rows choose nothing. The printed methods had no budget, so each of our problems is solved to a
+certified relative gap. ``DIFFERENCES`` lists every deviation from a protocol. A figure is saved at once and computed
+only once.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from rhfedmtl.training.run import train
 from rhfedmtl.training.settings import Settings
 
 Array = npt.NDArray[Any]
-GAP, MOST_ROUNDS = 1e-3, 400
-"""Certified relative gap to which problems are solved, and rounds after which that is given up."""
+GAP, MAX_ROUNDS = 1e-3, 400
+"""Certified relative gap of the solutions, and maximum number of rounds."""
 RELATIONSHIPS = "mean", "learned"
-"""Of tasks, that `rhfedmtl` chooses from."""
+"""Relationships of tasks that `rhfedmtl` chooses from."""
 SGD_ROUNDS, SGD_STEPS = 15, 400
-"""Of methods by gradient steps: FLamby's 15 rounds of 100 batches of four rows."""
+"""Rounds and steps of gradient methods: FLamby's 15 rounds of 100 batches of four rows."""
 STEPS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
-"""Step sizes that are tried, for rows of length 1."""
+"""Candidate step sizes, for rows of length 1."""
 HAR, HEART = "har.npz", "heart.csv"
 DIFFERENCES = {
-    "FedU": "features recomputed from the signals of UCI; splits are drawn anew for each seed, as theirs were; smooth "
+    "FedU": "features recomputed from the signals of UCI; splits drawn again for each seed, as theirs were; smooth "
     "hinges, one class against the rest, where theirs is the cross-entropy; solved, where theirs ran 200 rounds",
-    "MOCHA": "features recomputed from the signals of UCI, taken as they are; smoothed hinge where theirs is the hinge",
+    "MOCHA": "features recomputed from the signals of UCI, without scaling; smoothed hinge where theirs is the hinge",
     "FLamby": "the printed split (random state 43) gives ours, those of the states that follow the interval; a centre "
     "with a single healthy patient is split without strata; smoothed hinge where theirs is the logistic loss; steps of "
     "one row, 400 in a round, where theirs are of four rows, 100",
@@ -54,7 +55,7 @@ DIFFERENCES = {
 
 
 class PublishedRows(NamedTuple):
-    """Rows of all tasks, one task after the other, with who is to be tested on."""
+    """Rows of all tasks, ordered by task; ``test`` marks the test rows."""
 
     X: Array
     y: Array
@@ -64,7 +65,7 @@ class PublishedRows(NamedTuple):
 
 @dataclass(frozen=True)
 class PrintedFigure:
-    """One figure that was printed, and ours for it; the metric is accuracy or error in percent."""
+    """A printed figure and our figure for it; the metric is accuracy or error in percent."""
 
     source: str
     data: str
@@ -76,7 +77,7 @@ class PrintedFigure:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """Where a table was printed, what of it is ours to repeat, and how."""
+    """A printed table: its source, the figures that we repeat, and the protocol."""
 
     source: str
     data: str
@@ -88,11 +89,11 @@ class PublishedTable:
     first_is_printed: bool = False
     scale: str = "standard-unit"
     splits: int = 1
-    """How many are printed: no fewer are made, however few seeds are asked for."""
+    """Number of splits behind the printed figures; we use at least as many seeds."""
 
 
 class PublishedRun(NamedTuple):
-    """One method on one split of one table's data."""
+    """A method on a split of a table's data."""
 
     table: int
     place: Path
@@ -101,77 +102,77 @@ class PublishedRun(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of the file with the result."""
         return f"{TABLES[self.table].source}-{self.method}-{self.seed}.json"
 
 
 def table(
     tables: Path, seeds: int, out: Path, *, workers: Workers = None, watch: Watch | None = None
 ) -> list[PrintedFigure]:
-    """All lines; a method that is not ours has none of our figures, and a data set that is missing is refused."""
-    for each in TABLES:
-        if not (tables / each.file).is_file():
+    """Return all lines; a line without our method has no figure of ours. Refuse a missing data set."""
+    for printed in TABLES:
+        if not (file := tables / printed.file).is_file():
             raise ConfigError(
-                f"{each.source}: {tables / each.file} is not there; give --path with a folder that holds {each.file}"
+                f"{printed.source}: {file} is not there; give --path with a folder that holds {file.name}"
             )
     runs = [
-        PublishedRun(k, tables / each.file, method, seed)
-        for k, each in enumerate(TABLES)
-        for method in dict.fromkeys(["rhfedmtl", *(name for _, name in each.printed.values() if name)])
-        for seed in range(max(seeds, each.splits))
+        PublishedRun(k, tables / printed.file, method, seed)
+        for k, printed in enumerate(TABLES)
+        for method in dict.fromkeys(["rhfedmtl", *(name for _, name in printed.printed.values() if name)])
+        for seed in range(max(seeds, printed.splits))
     ]
-    found = _percents(runs, out / "figures", workers, watch)
-    return [line for k in range(len(TABLES)) for line in _lines(k, found)]
+    percents = _percents(runs, out / "figures", workers, watch)
+    return [line for k in range(len(TABLES)) for line in _lines(k, percents)]
 
 
 def _percents(
     runs: Sequence[PublishedRun], folder: Path, workers: Workers, watch: Watch | None
 ) -> dict[PublishedRun, float]:
-    """Of every run; what the folder has is read."""
+    """Return the percent of every run; read saved results from the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {run: _kept(folder / run.name, run) for run in runs}
-    found = {run: percent for run, percent in kept.items() if percent is not None}
-    with closing(in_parallel(_solved, [run for run in runs if run not in found], workers)) as solved:
+    saved = {run: _saved(folder / run.name, run) for run in runs}
+    percents = {run: percent for run, percent in saved.items() if percent is not None}
+    with closing(in_parallel(_solved, [run for run in runs if run not in percents], workers)) as solved:
         for run, percent in solved:
             write_whole(folder / run.name, json.dumps({"percent": percent, **_circumstances(run)}))
-            found[run] = percent
+            percents[run] = percent
             if watch is not None:
-                watch(len(found), len(runs))
-    return {run: found[run] for run in runs}
+                watch(len(percents), len(runs))
+    return {run: percents[run] for run in runs}
 
 
 def _circumstances(run: PublishedRun) -> dict[str, Any]:
     return {"versions": versions(), "file": digest(str(run.place))}
 
 
-def _kept(file: Path, run: PublishedRun) -> float | None:
-    """What was found before, by the same code in the same data."""
+def _saved(file: Path, run: PublishedRun) -> float | None:
+    """Return a saved result of the same code on the same data, or None."""
     try:
-        held = json.loads(file.read_text(encoding="utf-8"))
-        percent = float(held.pop("percent"))
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        percent = float(saved.pop("percent"))
     except (OSError, ValueError, KeyError, AttributeError):
         return None
-    return percent if held == _circumstances(run) else None
+    return percent if saved == _circumstances(run) else None
 
 
-def _lines(k: int, found: dict[PublishedRun, float]) -> Iterator[PrintedFigure]:
-    each = TABLES[k]
-    best = (min if each.error else max)(printed for printed, _ in each.printed.values())
-    for method, (printed, name) in {**each.printed, "rhfedmtl (beside the best printed)": (best, "rhfedmtl")}.items():
-        values = [percent for run, percent in found.items() if (run.table, run.method) == (k, name)]
+def _lines(k: int, percents: dict[PublishedRun, float]) -> Iterator[PrintedFigure]:
+    printed = TABLES[k]
+    best = (min if printed.error else max)(figure for figure, _ in printed.printed.values())
+    for method, (figure, name) in {**printed.printed, "rhfedmtl (beside the best printed)": (best, "rhfedmtl")}.items():
+        values = [percent for run, percent in percents.items() if (run.table, run.method) == (k, name)]
         ours, half = interval(np.array(values)) if values else (None, None)
         yield PrintedFigure(
-            each.source,
-            each.data,
+            printed.source,
+            printed.data,
             method,
-            printed,
-            values[0] if values and each.first_is_printed else ours,
+            figure,
+            values[0] if values and printed.first_is_printed else ours,
             half,
         )
 
 
 def save(lines: list[PrintedFigure], out: Path) -> Path:
-    """``published.csv``, and what differs from the protocols beside it."""
+    """Write ``published.csv``, and the differences from the protocols next to it."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "published.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(asdict(lines[0])))
@@ -183,57 +184,57 @@ def save(lines: list[PrintedFigure], out: Path) -> Path:
 
 
 def _solved(run: PublishedRun) -> tuple[PublishedRun, float]:
-    """With the options that are best on training rows held out."""
-    each = TABLES[run.table]
-    rows = each.make(run.place, run.seed)
+    """Solve with the options that are best on held-out training rows."""
+    printed = TABLES[run.table]
+    rows = printed.make(run.place, run.seed)
     chosen = _by_part if "step" in ALGORITHMS[run.method].grid else _by_folds
-    return run, _percent(each, rows, run.method, chosen(each, rows, run))
+    return run, _percent(printed, rows, run.method, chosen(printed, rows, run))
 
 
-def _by_folds(each: PublishedTable, rows: PublishedRows, run: PublishedRun) -> Options:
-    """Weights, and a relationship where there is a choice, by the loss on five folds."""
+def _by_folds(printed: PublishedTable, rows: PublishedRows, run: PublishedRun) -> Options:
+    """Return the weights, and for `rhfedmtl` the relationship, with the least loss on five folds."""
     federation = _federation(rows)
-    settings = Settings(scale=each.scale, seed=run.seed, execution=Execution(threads=1))
-    found: list[tuple[float, Options]] = []
+    settings = Settings(scale=printed.scale, seed=run.seed, execution=Execution(threads=1))
+    candidates: list[tuple[float, Options]] = []
     for relationship in RELATIONSHIPS if run.method == "rhfedmtl" else (None,):
         options = Options(relationship=relationship) if relationship else Options()
         built = build(run.method, options, federation.kind)
         assert isinstance(built.method, DualMethod)
         choice = choose(built.regroup(federation), built.method, settings=settings, judged=federation)
-        found.append((choice.best.score, options.changed(lambda1=choice.lambda1, lambda2=choice.lambda2)))
-    return min(found, key=lambda pair: pair[0])[1]
+        candidates.append((choice.best.score, options.changed(lambda1=choice.lambda1, lambda2=choice.lambda2)))
+    return min(candidates, key=lambda pair: pair[0])[1]
 
 
-def _by_part(each: PublishedTable, rows: PublishedRows, run: PublishedRun) -> Options:
-    """Step sizes, for the length that rows have on average, by the metric on a quarter of the training rows."""
-    learned = PublishedRows(*(part[~rows.test] for part in rows))
-    held = learned._replace(test=_drawn(learned.task, run.seed + 1000))
-    length = 1.0 + float(np.mean(np.sum(held.X * held.X, axis=1)))
+def _by_part(printed: PublishedTable, rows: PublishedRows, run: PublishedRun) -> Options:
+    """Return the step sizes with the best metric on a quarter of the training rows, scaled by the mean row length."""
+    learned = PublishedRows(*(column[~rows.test] for column in rows))
+    part = learned._replace(test=_drawn(learned.task, run.seed + 1000))
+    length = 1.0 + float(np.mean(np.sum(part.X * part.X, axis=1)))
     fixed = Options(local_steps=SGD_STEPS, cloud_rounds=SGD_ROUNDS)
     servers = [{"server_step": step} for step in ALGORITHMS[run.method].grid.get("server_step", ())] or [{}]
-    tried = [fixed.changed(step=step / length, **server) for step in STEPS for server in servers]
-    sign = -1.0 if each.error else 1.0
-    return max(tried, key=lambda options: sign * _percent(each, held, run.method, options))
+    candidates = [fixed.changed(step=step / length, **server) for step in STEPS for server in servers]
+    sign = -1.0 if printed.error else 1.0
+    return max(candidates, key=lambda options: sign * _percent(printed, part, run.method, options))
 
 
-def _percent(each: PublishedTable, rows: PublishedRows, name: str, options: Options) -> float:
+def _percent(printed: PublishedTable, rows: PublishedRows, name: str, options: Options) -> float:
     federation = _federation(rows)
     built = build(name, options, federation.kind)
     settings = Settings(
-        scale=each.scale,
+        scale=printed.scale,
         certify_every=10,
         target_relative_gap=GAP,
-        max_rounds=MOST_ROUNDS,
+        max_rounds=MAX_ROUNDS,
         execution=Execution(threads=1),
     )
     result = train(built.regroup(federation), built.method, built.policy, settings, judged=federation)
-    weights = np.diff(federation.test_offsets) if each.over_rows else None
+    weights = np.diff(federation.test_offsets) if printed.over_rows else None
     accuracy = 100.0 * float(np.average(result.metrics["accuracy"], weights=weights))
-    return 100.0 - accuracy if each.error else accuracy
+    return 100.0 - accuracy if printed.error else accuracy
 
 
 def _federation(rows: PublishedRows) -> Federation:
-    """Every task a station with one terminal, as in the papers, which have two tiers."""
+    """Make every task a station with a single terminal, because the papers have two tiers."""
     train_rows, names = ~rows.test, np.unique(rows.task)
     ends = [np.searchsorted(rows.task[part], np.append(names, names[-1] + 1)) for part in (train_rows, rows.test)]
     classes = tuple(str(c) for c in range(int(rows.y.max()) + 1))
@@ -251,19 +252,19 @@ def _federation(rows: PublishedRows) -> Federation:
 
 
 def _har(place: Path, seed: int, positive: int | None = None) -> PublishedRows:
-    """A quarter of each person's rows is for the test, drawn at random."""
-    with np.load(place) as held:
-        order = np.argsort(held["subject"], kind="stable")
-        X, y, task = held["X"][order], held["y"][order].astype(np.int64) - 1, held["subject"][order]
+    """Read HAR and draw a quarter of each person's rows at random for the test."""
+    with np.load(place) as arrays:
+        order = np.argsort(arrays["subject"], kind="stable")
+        X, y, task = arrays["X"][order], arrays["y"][order].astype(np.int64) - 1, arrays["subject"][order]
     return PublishedRows(X, y if positive is None else (y == positive).astype(np.int64), task, _drawn(task, seed))
 
 
 def _drawn(task: Array, seed: int) -> Array:
-    """A quarter of the rows of every task."""
+    """Return a mask that marks a quarter of the rows of every task."""
     chosen = np.zeros(len(task), dtype=bool)
-    for each in np.unique(task):
-        own = np.random.default_rng([seed, int(each)]).permutation(np.flatnonzero(task == each))
-        chosen[own[int(0.75 * len(own)) :]] = True
+    for b in np.unique(task):
+        rows = np.random.default_rng([seed, int(b)]).permutation(np.flatnonzero(task == b))
+        chosen[rows[int(0.75 * len(rows)) :]] = True
     return chosen
 
 
@@ -272,27 +273,27 @@ def _sitting(place: Path, seed: int) -> PublishedRows:
 
 
 def _heart(place: Path, seed: int) -> PublishedRows:
-    """As FLamby has it: complete rows, two columns one-hot, 66 % for training, standardised per centre."""
+    """Read the data as FLamby does: complete rows, two columns one-hot, 66 % for training, standardised per centre."""
     from sklearn.model_selection import train_test_split
 
     with place.open(newline="", encoding="utf-8") as file:
         read = list(csv.reader(file))[1:]
     centres = sorted({row[0] for row in read})
-    kept = [row for row in read if all(row[1:11])]
-    task = np.array([centres.index(row[0]) for row in kept])
+    complete = [row for row in read if all(row[1:11])]
+    task = np.array([centres.index(row[0]) for row in complete])
     order = np.argsort(task, kind="stable")
-    values, task = np.array([row[1:11] for row in kept], dtype=float)[order], task[order]
-    y = (np.array([float(row[-1]) for row in kept])[order] > 0).astype(np.int64)
+    values, task = np.array([row[1:11] for row in complete], dtype=float)[order], task[order]
+    y = (np.array([float(row[-1]) for row in complete])[order] > 0).astype(np.int64)
     hot = [values[:, k, None] == np.unique(values[:, k])[1:] for k in (2, 6)]
     X = np.column_stack([np.delete(values, [2, 6], axis=1), *hot]).astype(float)
     test = np.zeros(len(y), dtype=bool)
     for b in range(len(centres)):
-        own = np.flatnonzero(task == b)
-        strata = y[own] if np.bincount(y[own]).min() > 1 else None  # one centre has a single healthy patient
-        learned, held = train_test_split(own, train_size=0.66, random_state=43 + seed, stratify=strata)
-        test[held] = True
+        rows = np.flatnonzero(task == b)
+        strata = y[rows] if np.bincount(y[rows]).min() > 1 else None  # a centre has a single healthy patient
+        learned, test_rows = train_test_split(rows, train_size=0.66, random_state=43 + seed, stratify=strata)
+        test[test_rows] = True
         spread = X[learned].std(axis=0)
-        X[own] = (X[own] - X[learned].mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
+        X[rows] = (X[rows] - X[learned].mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
     return PublishedRows(X, y, task, test)
 
 

@@ -1,9 +1,9 @@
-"""Specifications: a TOML file becomes a study. What is wrong in it is refused with its line, before anything runs.
+"""Specifications: read a TOML file as a study, and refuse errors with their line before any run starts.
 
-Sections are ``[data]``, ``[learning]``, ``[cost.TYPE]``, ``[budget]``, ``[faults]``; one ``[[methods]]`` each,
-whose own settings override those of ``[learning]`` (a list of algorithms is a method each); and ``[axes]``, which
-spans the grid: a setting by its place, and its values. ``[[paper]]`` holds printed values of a
-method, in the order of the grid, the last axis fastest.
+Sections are ``[data]``, ``[learning]``, ``[cost.TYPE]``, ``[budget]``, ``[faults]``; a ``[[methods]]`` section per
+method, whose settings override ``[learning]`` (a list of algorithms makes a method of each); and ``[axes]``, which
+spans the grid: the place of a setting, and its values. ``[[paper]]`` has the printed values of a method in the order of
+the grid, with the last axis fastest.
 """
 
 from __future__ import annotations
@@ -47,39 +47,39 @@ TOP = {
     "certify_every": (int, str),
 }
 RUN = {"scale": str, "target_gap": float, "privacy": str}
-TOLD = ("title", "question", "metric", "last", "choice", "views", "column", "notes")
-"""What a study takes as it stands."""
+COPIED = ("title", "question", "metric", "last", "choice", "views", "column", "notes")
+"""Keys that a study takes unchanged."""
 METHOD = {"name": str, "label": str, "algorithm": str, "tune": (bool, str)}
-MOST_RUNS = 1_000_000
+MAX_RUNS = 1_000_000
 
 
 @dataclass(frozen=True)
 class SourceLines:
-    """Where in a file a setting stands."""
+    """Line numbers of the settings in a file."""
 
     file: str
     line: Mapping[str, int]
 
     @classmethod
     def of(cls, file: str, text: str) -> SourceLines:
-        """Scan a TOML text for tables and keys."""
+        """Scan a TOML text for the lines of its tables and keys."""
         line: dict[str, int] = {}
         counts: dict[str, int] = {}
         table = ""
         for number, content in enumerate(text.splitlines(), 1):
-            if found := re.match(r"\s*\[\[\s*([^\]]+?)\s*\]\]", content):
-                index = counts[found[1]] = counts.get(found[1], -1) + 1
-                table = f"{found[1]}.{index}"
-            elif found := re.match(r"\s*\[\s*([^\]]+?)\s*\]", content):
-                table = found[1]
-            elif found := re.match(r"""\s*("[^"]+"|'[^']+'|[\w.-]+)\s*=""", content):
-                line.setdefault(_joined(table, found[1].strip("\"'")), number)
+            if match := re.match(r"\s*\[\[\s*([^\]]+?)\s*\]\]", content):
+                index = counts[match[1]] = counts.get(match[1], -1) + 1
+                table = f"{match[1]}.{index}"
+            elif match := re.match(r"\s*\[\s*([^\]]+?)\s*\]", content):
+                table = match[1]
+            elif match := re.match(r"""\s*("[^"]+"|'[^']+'|[\w.-]+)\s*=""", content):
+                line.setdefault(_joined(table, match[1].strip("\"'")), number)
                 continue
             line.setdefault(table.replace("-", "_"), number)
         return cls(file, line)
 
     def error(self, where: str, message: str) -> ConfigError:
-        """The error with the line of ``where``, or of the nearest table around it."""
+        """Return the error with the line of ``where``, or of the nearest table around it."""
         while where and where not in self.line:
             where = where.rpartition(".")[0]
         number = f":{self.line[where]}" if where else ""
@@ -87,7 +87,7 @@ class SourceLines:
 
 
 def read(path: Path, *, changes: Mapping[str, Any] | None = None, seeds: int | None = None) -> PlannedStudy:
-    """The study in a file; ``changes`` and ``seeds`` are those of `study`."""
+    """Read the study in a file; ``changes`` and ``seeds`` as in `study`."""
     document = toml.read(path)
     return study(document, path.stem, SourceLines.of(str(path), path.read_text()), changes=changes, seeds=seeds)
 
@@ -100,20 +100,20 @@ def study(
     changes: Mapping[str, Any] | None = None,
     seeds: int | None = None,
 ) -> PlannedStudy:
-    """Study from a document; ``changes`` go over it, each by its place (``data.path``); None takes it out."""
+    """Build a study from a document; ``changes`` replace settings by their place (``data.path``), None removes them."""
     document = _plain_keys(document)
     for where, value in (changes or {}).items():
         _put(document, where, value)
     if seeds is not None:
         document["seeds"] = seeds
-    # A method that names several algorithms becomes one for each; they stand in the lines where it did.
+    # A method with several algorithms becomes a method for each, at the same lines.
     methods: list[Document] = []
     line = {where: number for where, number in lines.line.items() if not where.startswith("methods.")}
     for i, method in enumerate(document.get("methods", ())):
         several = method.get("algorithm")
         for algorithm in several if isinstance(several, list) else [None]:
-            own = {f"methods.{i}", *(f"methods.{i}.{key}" for key in method)} & lines.line.keys()
-            line |= {where.replace(f".{i}", f".{len(methods)}", 1): lines.line[where] for where in own}
+            places = {f"methods.{i}", *(f"methods.{i}.{key}" for key in method)} & lines.line.keys()
+            line |= {where.replace(f".{i}", f".{len(methods)}", 1): lines.line[where] for where in places}
             methods.append(method if algorithm is None else {"name": algorithm, **method, "algorithm": algorithm})
     document, lines = {**document, "methods": methods} if methods else document, SourceLines(lines.file, line)
     _check_sections(document, lines)
@@ -133,26 +133,26 @@ def study(
     if reference not in {v.name for v in variants}:
         raise lines.error("reference", f"no method {reference!r}{nearest(reference, [v.name for v in variants])}")
     count = document.get("seeds", 10)
-    if count < 1 or count * len(variants) * int(np.prod([len(v) for v in axes.values()])) > MOST_RUNS:
-        raise lines.error("seeds", f"{count} seeds × methods × grid must be between 1 and {MOST_RUNS} runs")
+    if count < 1 or count * len(variants) * int(np.prod([len(v) for v in axes.values()])) > MAX_RUNS:
+        raise lines.error("seeds", f"{count} seeds × methods × grid must be between 1 and {MAX_RUNS} runs")
     x = document.get("x", next(iter(axes), None))
     if axes and x not in axes:
         raise lines.error("x", f"x = {x!r} is none of the axes: {', '.join(axes)}")
-    places, names, paper = grid(axes), [variant.name for variant in variants], list[Printed]()
+    cells, names, paper = grid(axes), [variant.name for variant in variants], list[Printed]()
     for i, printed in enumerate(document.get("paper", ())):
         values = np.array(printed.get("values", []), dtype=object).ravel()
-        if printed.get("method") not in names or len(values) != len(places):
+        if printed.get("method") not in names or len(values) != len(cells):
             raise lines.error(
-                f"paper.{i}", f"printed values: a method of {names} and {len(places)} values, got {len(values)}"
+                f"paper.{i}", f"printed values: a method of {names} and {len(cells)} values, got {len(values)}"
             )
-        paper += [Printed(printed["method"], at, float(value)) for at, value in zip(places, values, strict=True)]
+        paper += [Printed(printed["method"], at, float(value)) for at, value in zip(cells, values, strict=True)]
     entries = list(_entries(document, variants, axes, count, lines))
-    _check_heeded(document, axes, entries, lines)
-    told = {"title": name, "metric": "balanced_accuracy"} | {key: document[key] for key in TOLD if key in document}
-    told |= {"x": x, "seeds": count, "reference": reference, "column": told.get("column", told["metric"])}
+    _check_effect(document, axes, entries, lines)
+    fields = {"title": name, "metric": "balanced_accuracy"} | {key: document[key] for key in COPIED if key in document}
+    fields |= {"x": x, "seeds": count, "reference": reference, "column": fields.get("column", fields["metric"])}
     planned = Study(
         name=name,
-        **told,
+        **fields,
         variants=variants,
         axes=axes,
         points=[point for point, _ in entries],
@@ -181,17 +181,17 @@ def _check_sections(document: Document, lines: SourceLines) -> None:
         _check_keys(f"paper.{i}", printed, {"method": str, "values": list}, lines)
 
 
-def _check_keys(section: str, table: Mapping[str, Any], known: Mapping[str, Any], lines: SourceLines) -> None:
+def _check_keys(section: str, table: Mapping[str, Any], types: Mapping[str, Any], lines: SourceLines) -> None:
     for key, value in table.items():
         where = f"{section}.{key}"
-        if key not in known:
+        if key not in types:
             name, _, _ = section.partition(".")
-            raise lines.error(where, f"unknown key {key!r} in [{name}]{nearest(key, known)}")
-        _typed(where, value, known[key], lines)
+            raise lines.error(where, f"unknown key {key!r} in [{name}]{nearest(key, types)}")
+        _typed(where, value, types[key], lines)
 
 
 def _typed(where: str, value: Any, kind: Any, lines: SourceLines) -> None:
-    """Refuse a value of another type; a whole number is a number, a switch is none."""
+    """Refuse a value of another type; an integer is a number, a switch is not a number."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
     fits = fits and not (isinstance(value, str) and float in kinds and value != AUTO)
@@ -202,9 +202,9 @@ def _typed(where: str, value: Any, kind: Any, lines: SourceLines) -> None:
 
 
 def _data_types() -> dict[str, Any]:
-    known = {name: _kinds(hint) for name, hint in get_type_hints(Request).items()}
-    known["name"] = known.pop("data")
-    return known | {"tasks": (int, list), "set": dict}
+    types = {name: _kinds(hint) for name, hint in get_type_hints(Request).items()}
+    types["name"] = types.pop("data")
+    return types | {"tasks": (int, list), "set": dict}
 
 
 def _options_types() -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _options_types() -> dict[str, Any]:
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:
-    """Types that a value may have, without None: what was not asked for is left out."""
+    """Return the types that a value may have, without None: an unset value is left out."""
     kinds = tuple(k for k in getattr(hint, "__args__", (hint,)) if isinstance(k, type) and k is not type(None))
     return kinds or (dict,)
 
@@ -225,14 +225,14 @@ def _axes(document: Document, lines: SourceLines) -> dict[str, list[Any]]:
         if len({str(value) for value in values}) < len(values):
             raise lines.error(_joined("axes", where), f"axis {where!r} has a value twice: {values}")
         section, _, key = where.partition(".")
-        known = {"data": _data_types(), "learning": _options_types() | RUN}.get(section)
-        if known is not None and key not in known:
-            raise lines.error(_joined("axes", where), f"axis {where!r}: unknown key {key!r}{nearest(key, known)}")
-        if known is None and section not in ("budget", "cost", "faults"):
+        types = {"data": _data_types(), "learning": _options_types() | RUN}.get(section)
+        if types is not None and key not in types:
+            raise lines.error(_joined("axes", where), f"axis {where!r}: unknown key {key!r}{nearest(key, types)}")
+        if types is None and section not in ("budget", "cost", "faults"):
             hint = "an axis is a setting by its place, as in data.terminals, budget.energy, cost.energy.step"
             raise lines.error(_joined("axes", where), f"axis {where!r} names no setting: {hint}")
-        for value in values if known is not None else ():
-            _typed(_joined("axes", where), value, (known or {})[key], lines)
+        for value in values if types is not None else ():
+            _typed(_joined("axes", where), value, (types or {})[key], lines)
         axes[where] = values
     return axes
 
@@ -240,20 +240,20 @@ def _axes(document: Document, lines: SourceLines) -> dict[str, list[Any]]:
 def _entries(
     document: Document, variants: Sequence[Variant], axes: Mapping[str, list[Any]], seeds: int, lines: SourceLines
 ) -> Iterator[Entry]:
-    """Every run with its place in the study."""
+    """Yield every run with its point in the study."""
     for at in grid(axes):
-        here = copy.deepcopy(document)
+        changed = copy.deepcopy(document)
         for where, value in at.items():
-            _put(here, where, value)
+            _put(changed, where, value)
         for i, variant in enumerate(variants):
-            first = _config(here, i, variant, at, lines)
+            first = _config(changed, i, variant, at, lines)
             from_seed = bool(first.privacy)
             runs = [replace(first, seed=seed, noise_from_seed=from_seed) for seed in range(seeds)]
             yield from ((Point(variant.name, at, config.seed, config.key), config) for config in runs)
 
 
 def _config(document: Document, index: int, variant: Variant, at: Mapping[str, Any], lines: SourceLines) -> RunConfig:
-    """The run of a method at a place of the grid, checked as far as that goes without data."""
+    """Return the run of a method at a place of the grid, with all checks that need no data."""
     method = {k: v for k, v in document["methods"][index].items() if k not in METHOD}
     shared = dict(document.get("learning", {}))
     run = {key: shared.pop(key) for key in RUN if key in shared}
@@ -276,7 +276,7 @@ def _config(document: Document, index: int, variant: Variant, at: Mapping[str, A
             tune="" if not tune else tune if isinstance(tune, str) else metric,
             **run,
         )
-        config = taking_part(config, own=method.keys())
+        config = taking_part(config, overrides=method.keys())
         config.check()
     except (RHFedMTLError, TypeError, ValueError) as error:
         place = ", ".join(f"{axis} = {value}" for axis, value in at.items())
@@ -292,16 +292,16 @@ def _check_data(name: str, at: Mapping[str, Any], lines: SourceLines) -> None:
         raise lines.error("axes.data.name" if "data.name" in at else "data.name", str(error)) from error
 
 
-def _check_heeded(document: Document, axes: Iterable[str], entries: Sequence[Entry], lines: SourceLines) -> None:
-    """Refuse what is said in [learning], or spanned by an axis, and changes none of the methods."""
+def _check_effect(document: Document, axes: Iterable[str], entries: Sequence[Entry], lines: SourceLines) -> None:
+    """Refuse a setting of [learning], or an axis over it, that has no effect on any method."""
     shared = document.get("learning", {})
     places = {name: f"learning.{name}" for name in shared} | {
         axis.removeprefix("learning."): f"axes.{axis}" for axis in axes if axis.startswith("learning.")
     }
     for name in sorted(places.keys() & _options_types().keys()):
-        told = [(point.at.get(f"learning.{name}", shared.get(name)), config.options) for point, config in entries]
-        told = [(value, options) for value, options in told if value != Options()[name]]
-        if told and not any(options[name] == value for value, options in told):
+        settings = [(point.at.get(f"learning.{name}", shared.get(name)), config.options) for point, config in entries]
+        settings = [(value, options) for value, options in settings if value != Options()[name]]
+        if settings and not any(options[name] == value for value, options in settings):
             raise lines.error(places[name], f"{name} has no effect on any of the methods: leave it out")
 
 
@@ -318,7 +318,7 @@ def _put(document: Document, where: str, value: Any) -> None:
 
 
 def _plain_keys(value: Any) -> Any:
-    """The same with ``_`` in the place of ``-`` in keys."""
+    """Return the value with ``_`` instead of ``-`` in all keys."""
     if isinstance(value, dict):
         return {key.replace("-", "_"): _plain_keys(part) for key, part in value.items()}
     return [_plain_keys(part) for part in value] if isinstance(value, list) else value

@@ -1,8 +1,8 @@
-"""A study: methods × grid × seeds, all runs of it, and what they say side by side.
+"""A study: methods × grid × seeds, with its runs, cells and comparisons.
 
-The grid is spanned by axes, each a setting by its place in the specification (``budget.energy``, ``data.terminals``)
-and the values that it takes. All methods meet the same splits, prices and budgets, seed by seed, so that differences
-are taken pair by pair.
+`spec` and `planned` build a `Study`; `StudyResult` reads its records, for reports and tables. The grid is spanned by
+axes. An axis is a setting by its place in the specification (``budget.energy``, ``data.terminals``) with its values.
+All methods get the same splits, prices and budgets for each seed, so differences are taken in pairs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ At = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Variant:
-    """A method as it takes part: its name in tables, its label in pictures, and whether its settings are tuned.
+    """A method of a study: its name in tables, its label in pictures, and True if its settings are tuned.
 
-    A ``yardstick`` knows no budget.
+    A ``yardstick`` is a method without costs, which ignores the budget.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a study, by its key."""
+    """A run of a study, by its key."""
 
     variant: str
     at: dict[str, Any]
@@ -63,12 +63,24 @@ class Printed:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What is asked, and the runs that answer it.
+    """Question and runs of a study.
 
-    The others are compared with the variant ``reference``; ``x`` is the axis that pictures draw along. ``last`` takes
-    the best of so many last rounds for the result of a run, as some authors do; 1 is the honest choice. ``choice`` is
-    the value along ``x`` that the paper recommends, ``column`` what tables call the metric. ``command`` is what the
-    user typed, ``findings`` what was found.
+    Attributes
+    ----------
+    x
+        Axis that pictures draw along.
+    reference
+        Variant that all others are compared with.
+    last
+        Take the best of this many last rounds as the result of a run, as some authors do; 1 avoids this bias.
+    choice
+        Value along ``x`` that the paper recommends.
+    column
+        Name of the metric in tables.
+    command
+        Command line of the user.
+    findings
+        Results in sentences.
     """
 
     name: str
@@ -92,31 +104,31 @@ class Study:
 
     @property
     def along(self) -> list[Any]:
-        """Values of the axis that pictures draw along; none without one."""
+        """Values of the axis that pictures draw along; empty without such an axis."""
         return [] if self.x is None else self.axes[self.x]
 
     @property
     def others(self) -> list[dict[str, Any]]:
-        """All places of the axes that pictures do not draw along: one panel, or one table, each."""
+        """Places of all axes except ``x``: each is a panel or a table."""
         return grid({axis: values for axis, values in self.axes.items() if axis != self.x})
 
     def line(self, at: At) -> list[dict[str, Any]]:
-        """The places that a picture draws along, where the other axes are at ``at``."""
+        """Return the places along ``x``, with the other axes at ``at``."""
         return [{axis: at.get(axis, value) for axis in self.axes} for value in self.along] or [dict(at)]
 
     @property
     def sign(self) -> float:
-        """-1 where smaller is better: differences are taken so that positive is better."""
+        """-1 if smaller values are better: with this sign, a positive difference is better."""
         return -1.0 if self.metric == "rmse" else 1.0
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One variant at one place of the grid: mean over seeds, half of its 95 % interval, and what the paper prints.
+    """A variant at a place of the grid: mean over seeds, half of its 95 % interval, and the printed value.
 
-    ``against`` is the difference to the reference, paired over seeds, with half of its interval. ``mean`` is None
-    where a run has no result, ``half`` too where there is one seed. ``lambda2`` has the λ2 of the run of each seed; it
-    is empty for methods that couple no tasks.
+    ``against`` is the difference to the reference, paired over seeds, with half of its interval. ``mean`` is None if a
+    run has no result; ``half`` is None too for a single seed. ``lambda2`` has the λ2 of the run of each seed; it is
+    empty for methods that couple no tasks.
     """
 
     variant: str
@@ -131,9 +143,9 @@ class Cell:
 
     @property
     def verdict(self) -> str:
-        """Against the reference: better, worse, or not distinguishable where the paired interval holds 0; else empty.
+        """Verdict against the reference: better, worse, or not distinguishable if the paired interval contains 0.
 
-        One seed has no interval, so it decides nothing.
+        A single seed has no interval and gets no verdict.
         """
         return judged(self.against)
 
@@ -142,7 +154,7 @@ EVEN = "not distinguishable"
 
 
 def judged(against: tuple[float, float | None] | None) -> str:
-    """A paired difference with half of its interval, in a word."""
+    """Return the verdict on a paired difference with half of its interval."""
     difference, half = against or (0.0, None)
     if half is None:
         return ""
@@ -151,14 +163,14 @@ def judged(against: tuple[float, float | None] | None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class StudyResult:
-    """A study that was run, and the folder that holds its records."""
+    """A finished study, and the folder with its records."""
 
     study: Study
     folder: Path
 
     @classmethod
     def load(cls, folder: Path, name: str) -> StudyResult:
-        """Read a study; the records of its runs are read when they are asked for."""
+        """Read a study; the records of its runs are read on demand."""
         path = folder / "studies" / f"{name}.json"
         try:
             table = json.loads(path.read_text())
@@ -177,22 +189,22 @@ class StudyResult:
 
     @cached_property
     def places(self) -> list[dict[str, Any]]:
-        """All places of the grid, the last axis fastest."""
+        """Places of the grid, with the last axis fastest."""
         return grid(self.study.axes)
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """How variants are called in pictures and sentences, by their names, in their order."""
+        """Labels of variants in pictures and sentences, by name, in their order."""
         return {variant.name: variant.label for variant in self.study.variants}
 
     @cached_property
     def running(self) -> list[str]:
-        """Names of the variants that pay for what they do."""
+        """Names of the variants that pay for their work."""
         return [variant.name for variant in self.study.variants if not variant.yardstick]
 
     @property
     def same_data(self) -> bool:
-        """Whether results may be ranked: at a place of a study they are of one data set."""
+        """True if results may be ranked: at a place of a study, all runs have the same data."""
         return True
 
     @cached_property
@@ -201,59 +213,59 @@ class StudyResult:
         return [self.cell(name, at) for name in self.labels for at in self.places]
 
     def record(self, variant: str, at: At, seed: int) -> Record:
-        """The record of one run."""
+        """Return the record of a run."""
         return records.cached(self.folder / "runs" / f"{self.runs[variant, place(at), seed]}.json")
 
     @cached_property
     def _seeds(self) -> dict[tuple[str, str], list[int]]:
-        found: dict[tuple[str, str], list[int]] = {}
+        seeds: dict[tuple[str, str], list[int]] = {}
         for variant, where, seed in sorted(self.runs):
-            found.setdefault((variant, where), []).append(seed)
-        return found
+            seeds.setdefault((variant, where), []).append(seed)
+        return seeds
 
     def seeds_of(self, variant: str, at: At) -> list[int]:
-        """Seeds of the runs that are there."""
+        """Return the seeds of the existing runs."""
         return self._seeds.get((variant, place(at)), [])
 
     def records(self, variant: str, at: At) -> list[Record]:
-        """Records of all seeds."""
+        """Return the records of all seeds."""
         return [self.record(variant, at, seed) for seed in self.seeds_of(variant, at)]
 
     def ran(self) -> dict[str, bool]:
-        """Whether runs, by their keys, were neither refused nor diverged."""
+        """Return for every run, by key, False if it was refused or diverged."""
         return {p.run: self.record(p.variant, p.at, p.seed).refused is None for p in self.study.points}
 
     def refusals(self) -> list[str]:
-        """Why runs were refused or diverged, each reason once, with whom it met, where, and the seeds if not all."""
-        found: dict[str, list[str]] = {}
+        """Return each reason for refused or diverged runs, with methods, places, and seeds if not all seeds."""
+        reasons: dict[str, list[str]] = {}
         for cell in self.cells:
-            many = self.records(cell.variant, cell.at)
-            refused = {r.configuration.seed: r.refused for r in many if r.refused is not None}
+            runs = self.records(cell.variant, cell.at)
+            refused = {r.configuration.seed: r.refused for r in runs if r.refused is not None}
             if refused:
-                where = [f"{short(axis)} {_known(value)}" for axis, value in cell.at.items()]
-                where += [f"seed {seed}" for seed in refused] if len(refused) < len(many) else []
+                where = [f"{short(axis)} {_text(value)}" for axis, value in cell.at.items()]
+                where += [f"seed {seed}" for seed in refused] if len(refused) < len(runs) else []
                 text = f"{cell.variant} at {', '.join(where)}" if where else cell.variant
-                found.setdefault(next(iter(refused.values())), []).append(text)
-        return [f"{reason} ({'; '.join(cells)})" for reason, cells in found.items()]
+                reasons.setdefault(next(iter(refused.values())), []).append(text)
+        return [f"{reason} ({'; '.join(cells)})" for reason, cells in reasons.items()]
 
     def values(self, variant: str, at: At, metric: str | None = None) -> npt.NDArray[np.float64] | None:
-        """Metric of every seed; None where there is no run, or one was refused, or has no such metric."""
+        """Return the metric of every seed; None if a run is missing, was refused, or lacks this metric."""
         metric = metric or self.study.metric
         values = [value_of(record, metric, self.study.last) for record in self.records(variant, at)]
         return None if not values or None in values else np.array(values, dtype=np.float64)
 
-    def difference(self, variant: str, at: At, other: str) -> tuple[float, float | None] | None:
-        """Variant minus other, paired over the seeds of both: mean, half of its 95 % interval; positive is better."""
-        mine, theirs = self.values(variant, at), self.values(other, at)
-        ours, others = self.seeds_of(variant, at), self.seeds_of(other, at)
-        both = [seed for seed in ours if seed in others]
-        if mine is None or theirs is None or not both or variant == other or not self.same_data:
+    def difference(self, variant: str, at: At, baseline: str) -> tuple[float, float | None] | None:
+        """Return variant minus baseline over common seeds: mean, half of its 95 % interval; positive is better."""
+        first, second = self.values(variant, at), self.values(baseline, at)
+        first_seeds, second_seeds = self.seeds_of(variant, at), self.seeds_of(baseline, at)
+        both = [seed for seed in first_seeds if seed in second_seeds]
+        if first is None or second is None or not both or variant == baseline or not self.same_data:
             return None
-        pairs = [mine[ours.index(seed)] - theirs[others.index(seed)] for seed in both]
+        pairs = [first[first_seeds.index(seed)] - second[second_seeds.index(seed)] for seed in both]
         return interval(self.study.sign * np.array(pairs))
 
     def cell(self, variant: str, at: At) -> Cell:
-        """One cell of the table."""
+        """Return a cell of the table."""
         seeds = len(self.seeds_of(variant, at))
         values = self.values(variant, at)
         printed = self.printed.get((variant, place(at)))
@@ -266,11 +278,11 @@ class StudyResult:
         return Cell(variant, at, mean, half, against, printed, rounds, seeds, lambda2)
 
     def every_record(self) -> list[Record]:
-        """Records of all runs."""
+        """Return the records of all runs."""
         return [self.record(point.variant, point.at, point.seed) for point in self.study.points]
 
     def weight_ranges(self, weight: str) -> dict[str, str]:
-        """The λ1 or λ2 that each method used, by its label; the smallest and the largest if its runs differ."""
+        """Return the λ1 or λ2 of each method, by its label; smallest and largest value if its runs differ."""
         texts = {}
         for name, label in self.labels.items():
             runs = [record for at in self.places for record in self.records(name, at)]
@@ -281,14 +293,14 @@ class StudyResult:
         return texts
 
     def lambda2_kept(self) -> list[str]:
-        """Labels of the methods that kept the usual λ2 although a method of the same study chose its own."""
+        """Return labels of methods that kept the default λ2 although a method of the same study chose its λ2."""
         runs = {name: [r for at in self.places for r in self.records(name, at)] for name in self.labels}
-        chosen = {name for name, many in runs.items() if any(run.selection is not None for run in many)}
+        chosen = {name for name, records in runs.items() if any(run.selection is not None for run in records)}
         left_open = {
             name
-            for name, many in runs.items()
-            if any("lambda2" in run.weights and run.configuration.options.lambda2 is None for run in many)
-            and not any(run.tuning is not None for run in many)
+            for name, records in runs.items()
+            if any("lambda2" in run.weights and run.configuration.options.lambda2 is None for run in records)
+            and not any(run.tuning is not None for run in records)
         }
         return [label for name, label in self.labels.items() if chosen and name in left_open - chosen]
 
@@ -298,18 +310,18 @@ class StudyResult:
         return {(p.variant, place(p.at)): p.value for p in self.study.paper}
 
     def best(self, at: At) -> str | None:
-        """Variant with the best mean at a place; yardsticks, which do not pay, are out of the running.
+        """Return the variant with the best mean at a place; yardsticks do not compete, because they pay nothing.
 
-        None where results cannot be ranked.
+        Return None if results cannot be ranked.
         """
         if not self.same_data:
             return None
-        here = [c for c in self.cells if c.at == at and c.variant in self.running and c.mean is not None]
-        return max(here, key=lambda c: self.study.sign * (c.mean or 0.0)).variant if here else None
+        cells = [c for c in self.cells if c.at == at and c.variant in self.running and c.mean is not None]
+        return max(cells, key=lambda c: self.study.sign * (c.mean or 0.0)).variant if cells else None
 
 
 def value_of(record: Record, metric: str, last: int) -> float | None:
-    """Result of a run; the best of its last rounds where a study asks for that."""
+    """Return the result of a run, or the best of its last rounds if the study asks for it."""
     value = None if record.result is None else record.result.metrics.get(metric)
     if value is None or record.rounds is None or last == 1:
         return value
@@ -318,22 +330,22 @@ def value_of(record: Record, metric: str, last: int) -> float | None:
 
 
 def grid(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """All places that axes span, the last one fastest."""
+    """Return all places that the axes span, with the last axis fastest."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def place(at: At) -> str:
-    """A place of the grid in a word, to look up by."""
+    """Return a place of the grid as text, for use as a key."""
     return json.dumps(dict(at), sort_keys=True)
 
 
 def short(axis: str) -> str:
-    """Name of an axis as a column of a table: ``data.terminals`` is terminals, ``budget.energy`` is budget."""
+    """Return the column name of an axis: terminals for ``data.terminals``, budget for ``budget.energy``."""
     return NAMES.get(axis, axis.split(".", maxsplit=1)[0] if axis.startswith("budget.") else axis.rsplit(".", 1)[-1])
 
 
 NAMES = {"data.terminals": "n_terminals", "data.tasks": "n_tasks"}
 
 
-def _known(value: Any) -> str:
+def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
