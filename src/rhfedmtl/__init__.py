@@ -1,6 +1,7 @@
 """Resource-aware hierarchical federated multi-task learning: hard budgets, and a certificate for the result.
 
-The names below are imported when first used, so that importing the package costs nothing.
+This module exports the public names of the library. Each name is imported on first use, to keep ``import rhfedmtl``
+cheap. To add a public name, extend the imports for type checkers, ``_HOME`` and ``__all__``.
 """
 
 from importlib import import_module
@@ -96,5 +97,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Names that Tab completes, those that are imported when they are used among them."""
+    """Return the names for Tab completion, including names that are not imported yet."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""`python -m rhfedmtl`: the command line."""
+"""Run the command line: ``python -m rhfedmtl``."""
 
 from rhfedmtl.cli.main import main
 

@@ -1,8 +1,8 @@
-"""Arrays and plain values in one sealed file.
+"""A file of arrays and plain values with a checksum, for models and checkpoints.
 
-It is an ``.npz`` archive, which `numpy.load` reads without pickle: the arrays as they are, and ``header``, the bytes of
-a JSON object. The header says what the file is, in which version of its format, and carries a SHA-256 of all the rest:
-a file that is damaged, cut short, foreign or too new is refused instead of half understood.
+The file is an ``.npz`` archive that `numpy.load` reads without pickle. It contains the arrays and ``header``, the bytes
+of a JSON object with the kind of file, the version of its format, and a SHA-256 of everything else. `read` refuses a
+file that is damaged, cut short, of another kind, or of a newer format. It never executes code from a file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEADER = "header"
 
 
 class Kind(NamedTuple):
-    """What a file is: its name, the version of the format that is written, and the arrays that it may hold."""
+    """A kind of file: its name, the current version of its format, and the arrays that it may contain."""
 
     name: str
     format: int
@@ -36,22 +36,22 @@ class Kind(NamedTuple):
 
 
 def write(path: Path, kind: Kind, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Write header and arrays, in one piece: whoever is killed in the middle leaves the old file, or none."""
+    """Write header and arrays atomically: if the process is killed, the old file (or no file) remains."""
     sealed = {"magic": kind.name, "format": kind.format, **header}
     try:
         text = json.dumps({**sealed, "sha256": _digest(sealed, arrays)}, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"a {kind.name} holds something that is not a plain value: {error}") from error
-    made = io.BytesIO()
-    np.savez(made, **arrays, **{HEADER: np.frombuffer(text.encode(), dtype=np.uint8)})  # type: ignore[arg-type]
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays, **{HEADER: np.frombuffer(text.encode(), dtype=np.uint8)})  # type: ignore[arg-type]
     with writing(path):
-        write_whole(path, made.getvalue())
+        write_whole(path, buffer.getvalue())
 
 
 def read(path: Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Header and arrays of a file that is whole and of this kind."""
+    """Return header and arrays of a file; refuse a damaged file and other kinds of files."""
     try:
-        # Nothing is unpacked that could be larger than the file itself.
+        # Parts must be uncompressed, so the arrays cannot be larger than the file.
         size = path.stat().st_size
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -83,7 +83,7 @@ def read(path: Path, kind: Kind) -> tuple[dict[str, Any], dict[str, Array]]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say plainly why a file cannot be written."""
+    """Turn an ``OSError`` into a message that says why the file cannot be written."""
     try:
         yield
     except OSError as error:
@@ -91,7 +91,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _digest(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
-    """SHA-256 over the header, and over name, type, shape and bytes of every array."""
+    """Return the SHA-256 over the header, and over name, type, shape and bytes of every array."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=False).encode())
     for name in sorted(arrays):
         array = arrays[name]

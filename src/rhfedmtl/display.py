@@ -1,6 +1,6 @@
-"""How objects show themselves: a table of facts in a notebook, and charts with matplotlib in scikit-learn's manner.
+"""Display objects: a table of facts in a notebook, charts with matplotlib as in scikit-learn, and progress lines.
 
-What is drawn comes from records and results by their fields alone, so this knows no other part of the package.
+The classes read fields of records and results and import no other part of the package, so every part may use them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, Self
 from rhfedmtl.errors import ConfigError, MissingExtraError
 
 METRICS = ("balanced_accuracy", "accuracy", "rmse")
-"""Those that stand for a result, the first that there is: numbers have an rmse alone."""
+"""Preferred metrics of a result, the best first; a regression has only ``rmse``."""
 
 
 def facts_html(title: str, facts: Mapping[str, Any]) -> str:
-    """A small table for notebooks: a title, and names with their values."""
+    """Return a small HTML table for notebooks: a title, and names with their values."""
     rows = "".join(
         f'<tr><th style="text-align:left;font-weight:500">{escape(name)}</th>'
         f'<td style="text-align:left">{escape(written(value))}</td></tr>'
@@ -32,20 +32,20 @@ def facts_html(title: str, facts: Mapping[str, Any]) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as people write it: numbers to four digits, counts with commas."""
+    """Format a value: numbers with four digits, counts with commas."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def amounts(spent: Mapping[str, float], budget: Mapping[str, float]) -> str:
-    """What was spent of what, in a line."""
+    """Return the costs and their limits as a line of text."""
     parts = (f"{name} {x:g}" + (f" of {budget[name]:g}" if name in budget else "") for name, x in spent.items())
     return ", ".join(parts)
 
 
 class Telling:
-    """A watcher that says how a run goes on: in a notebook one bar that moves, elsewhere a line for each round."""
+    """Watcher that prints the progress of a run: a moving bar in a notebook, otherwise a line for each round."""
 
     def __init__(self, budget: Mapping[str, float]) -> None:
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -54,30 +54,30 @@ class Telling:
         self._due = 0.0
 
     def __call__(self, progress: Any) -> None:
-        """Tell of a round."""
+        """Print a round."""
         gap = "" if progress.certificate is None else f", relative gap {progress.certificate.relative_gap:.2e}"
-        left = {name: x for name, x in progress.left.items() if math.isfinite(x)}
-        words = f"round {progress.round}{gap}" + "".join(f", {name} left {x:g}" for name, x in left.items())
+        remaining = {name: x for name, x in progress.left.items() if math.isfinite(x)}
+        words = f"round {progress.round}{gap}" + "".join(f", {name} left {x:g}" for name, x in remaining.items())
         if not self._notebook:
             sys.stdout.write(f"{words}\n")
-        elif (now := time.monotonic()) >= self._due or not min(left.values(), default=1.0):
+        elif (now := time.monotonic()) >= self._due or not min(remaining.values(), default=1.0):
             self._due = now + 0.1
-            shares = [1.0 - x / self._budget[name] for name, x in left.items() if self._budget.get(name)]
-            self._move(max(shares, default=None), words)
+            shares = [1.0 - x / self._budget[name] for name, x in remaining.items() if self._budget.get(name)]
+            self._update_bar(max(shares, default=None), words)
 
-    def _move(self, share: float | None, words: str) -> None:
-        shown: Any = import_module("IPython.display")  # some of its functions have no types
+    def _update_bar(self, share: float | None, words: str) -> None:
+        display: Any = import_module("IPython.display")  # some of its functions have no types
         value = "" if share is None else f' value="{share:.4f}"'
-        line = shown.HTML(f"<progress{value}></progress> <code>{escape(words)}</code>")
+        line = display.HTML(f"<progress{value}></progress> <code>{escape(words)}</code>")
         if self._bar is None:
-            self._bar = shown.display(line, display_id=True)
+            self._bar = display.display(line, display_id=True)
         else:
             self._bar.update(line)
 
 
 @dataclass
 class RunCurve:
-    """One run: what was spent (or rounds), the mean of a metric over tasks, and the certified gap."""
+    """Curves of a run: costs (or rounds), the mean of a metric over tasks, and the certified gap."""
 
     label: str
     x: list[float]
@@ -87,7 +87,7 @@ class RunCurve:
 
 @dataclass
 class LearningCurveDisplay:
-    """A metric and the certified gap along what was spent: ``axes_`` and ``figure_`` after ``plot``."""
+    """A metric and the certified gap over the costs; ``plot`` sets ``axes_`` and ``figure_``."""
 
     curves: list[RunCurve]
     x_label: str
@@ -97,7 +97,7 @@ class LearningCurveDisplay:
 
     @classmethod
     def from_result(cls, result: Any, *, metric: str | None = None, label: str = "") -> Self:
-        """Of the result of a run."""
+        """Build the display from the result of a run."""
         moments, metric = result.history, _metric(result.metrics, metric)
         kind = next(iter(result.ledger.spent), None)
         x = [float(moment.round if kind is None else moment.spent[kind]) for moment in moments]
@@ -106,18 +106,18 @@ class LearningCurveDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, metric: str | None = None) -> Self:
-        """Of an estimator that was fitted."""
+        """Build the display from a fitted estimator."""
         return cls.from_result(estimator.result_, metric=metric, label=type(estimator).__name__)
 
     @classmethod
     def from_records(cls, records: Iterable[Any], *, metric: str | None = None) -> Self:
-        """Of records of runs, one curve each; those that were refused have none."""
-        known = [record for record in records if record.rounds is not None]
-        if not known:
+        """Build the display from records of runs, with a curve for each; refused runs have no curve."""
+        finished = [record for record in records if record.rounds is not None]
+        if not finished:
             raise ConfigError("no record with rounds: there is nothing to draw")
-        metric, kind = _metric(known[0].by_task, metric), next(iter(known[0].rounds.spent), None)
+        metric, kind = _metric(finished[0].by_task, metric), next(iter(finished[0].rounds.spent), None)
         curves = []
-        for record in known:
+        for record in finished:
             rounds, configuration = record.rounds, record.configuration
             x = rounds.round if kind is None else rounds.spent[kind]
             values = [_mean(row or ()) for row in rounds.metrics.get(metric, [None] * len(x))]
@@ -126,14 +126,14 @@ class LearningCurveDisplay:
         return cls(curves, _along(kind), metric)
 
     def plot(self, axes: Sequence[Any] | None = None) -> Self:
-        """Draw into axes, or into a new figure: one for the metric, if there are test rows, and one for the gap."""
+        """Draw into axes, or into a new figure: a panel for the metric (if there are test rows), and for the gap."""
         tested = any(not math.isnan(value) for curve in self.curves for value in curve.metric)
         self.figure_, self.axes_ = _axes(1 + tested, axes)
         *first, last = self.axes_
         for curve in self.curves:
-            last.semilogy(*_known(curve.x, curve.gap, above=0.0), label=curve.label)
+            last.semilogy(*_measured(curve.x, curve.gap, above=0.0), label=curve.label)
             for ax in first:
-                ax.plot(*_known(curve.x, curve.metric), label=curve.label)
+                ax.plot(*_measured(curve.x, curve.metric), label=curve.label)
         last.set(xlabel=self.x_label, ylabel="certified gap")
         for ax in first:
             ax.set(xlabel=self.x_label, ylabel=self.metric.replace("_", " "))
@@ -144,7 +144,7 @@ class LearningCurveDisplay:
 
 @dataclass
 class BudgetDisplay:
-    """What each tier took of every type: ``axes_`` and ``figure_`` after ``plot``."""
+    """Costs of each tier, for every type; ``plot`` sets ``axes_`` and ``figure_``."""
 
     amounts: dict[str, dict[str, float]]
     budget: dict[str, float]
@@ -153,16 +153,16 @@ class BudgetDisplay:
 
     @classmethod
     def from_result(cls, result: Any) -> Self:
-        """Of the result of a run."""
+        """Build the display from the result of a run."""
         return cls(result.ledger.totals("tier"), dict(result.ledger.budget))
 
     @classmethod
     def from_estimator(cls, estimator: Any) -> Self:
-        """Of an estimator that was fitted."""
+        """Build the display from a fitted estimator."""
         return cls.from_result(estimator.result_)
 
     def plot(self, axes: Sequence[Any] | None = None) -> Self:
-        """Draw a bar for every tier, and a line at the budget, into one pair of axes for each type."""
+        """Draw a bar for every tier and a line at the budget, in separate axes for each type."""
         self.figure_, self.axes_ = _axes(len(self.amounts), axes)
         for ax, (name, by_tier) in zip(self.axes_, self.amounts.items(), strict=True):
             ax.bar([*by_tier, "in all"], [*by_tier.values(), sum(by_tier.values())])
@@ -173,11 +173,11 @@ class BudgetDisplay:
         return self
 
 
-def _axes(count: int, given: Sequence[Any] | None) -> tuple[Any, Sequence[Any]]:
-    if given is not None:
-        if len(given) != count:
-            raise ConfigError(f"{count} axes are needed, {len(given)} were given")
-        return given[0].figure, given
+def _axes(count: int, provided: Sequence[Any] | None) -> tuple[Any, Sequence[Any]]:
+    if provided is not None:
+        if len(provided) != count:
+            raise ConfigError(f"{count} axes are needed, got {len(provided)}")
+        return provided[0].figure, provided
     try:
         from matplotlib import pyplot
     except ImportError as error:
@@ -186,10 +186,10 @@ def _axes(count: int, given: Sequence[Any] | None) -> tuple[Any, Sequence[Any]]:
     return figure, list(axes[0])
 
 
-def _metric(known: Mapping[str, Any], asked: str | None) -> str:
-    if asked is not None and asked not in known:
-        raise ConfigError(f"no metric {asked!r}: there are {', '.join(known)}")
-    return asked or next((name for name in METRICS if name in known), "balanced_accuracy")
+def _metric(metrics: Mapping[str, Any], requested: str | None) -> str:
+    if requested is not None and requested not in metrics:
+        raise ConfigError(f"no metric {requested!r}: there are {', '.join(metrics)}")
+    return requested or next((name for name in METRICS if name in metrics), "balanced_accuracy")
 
 
 def _along(kind: str | None) -> str:
@@ -197,11 +197,11 @@ def _along(kind: str | None) -> str:
 
 
 def _mean(values: Iterable[float | None]) -> float:
-    known = [value for value in values if value is not None and not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
+    numbers = [value for value in values if value is not None and not math.isnan(value)]
+    return sum(numbers) / len(numbers) if numbers else math.nan
 
 
-def _known(x: Sequence[float], y: Sequence[float], above: float = -math.inf) -> tuple[list[float], list[float]]:
-    """Points that were measured."""
+def _measured(x: Sequence[float], y: Sequence[float], above: float = -math.inf) -> tuple[list[float], list[float]]:
+    """Return the points with a measured y that is larger than ``above``."""
     pairs = [(a, b) for a, b in zip(x, y, strict=True) if b > above]
     return [a for a, _ in pairs], [b for _, b in pairs]

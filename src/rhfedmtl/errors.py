@@ -1,4 +1,8 @@
-"""Every error that this library raises on purpose. Each message names the value and the way out."""
+"""Every error that this library raises on purpose, and helpers for its messages.
+
+Each message names the value, the rule and the way out. The command line prints the message without a traceback and
+exits with ``status``. Any other exception is a bug.
+"""
 
 from __future__ import annotations
 
@@ -9,70 +13,70 @@ from contextlib import contextmanager
 
 
 class RHFedMTLError(Exception):
-    """Base of all errors raised on purpose: one `except` catches them, and the command line prints them plainly."""
+    """Base of all errors that are raised on purpose: catch this class to catch them all."""
 
     status = 2
-    """How a process ends with it."""
+    """Exit status of a process that ends with this error."""
 
 
 class DataError(RHFedMTLError, ValueError):
-    """The data cannot be used as it is: names the file, task, row or column."""
+    """The data cannot be used in this form; the message names the file, task, row or column."""
 
 
 class ConfigError(RHFedMTLError, ValueError):
-    """A setting has a value that cannot work."""
+    """A setting has an impossible value."""
 
 
 class BudgetError(RHFedMTLError, ValueError):
-    """A budget cannot pay what was asked of it."""
+    """A budget cannot pay for the requested work."""
 
 
 class ProtocolError(RHFedMTLError, RuntimeError):
-    """A role was driven in an order that it does not allow: a bug of the engine, not of a peer."""
+    """An engine called a role in the wrong order. This is a bug of the engine, not of a peer."""
 
 
 class PeerError(RHFedMTLError, RuntimeError):
-    """A message from a peer cannot be right (shape, values, identity); it was not applied."""
+    """A message from a peer must be wrong (shape, values, identity); it was not applied."""
 
 
 class IncompleteError(PeerError):
-    """No certificate: not everybody who has to has told its sums."""
+    """There is no certificate, because a required participant has not reported its sums."""
 
 
 class DivergenceError(PeerError):
-    """Models grow beyond all bounds: the steps are too large for the data."""
+    """The models grow without bound, because the steps are too large for the data."""
 
 
 class ClusterError(RHFedMTLError, RuntimeError):
-    """A cluster is not there, does not fit (versions, memory), or was lost."""
+    """A cluster is missing, does not fit (versions, memory), or was lost."""
 
 
 class BusyError(RHFedMTLError, RuntimeError):
-    """Something else has what is needed, and may let it go: the same again, later, can work."""
+    """A required resource is in use by another process: try again later."""
 
     status = 75
 
 
 class MissingExtraError(RHFedMTLError, ImportError):
-    """An optional dependency is not installed: says what to install."""
+    """An optional dependency is not installed; the message says how to install it."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Hint at the nearest known name, for the end of a message; or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return a hint at the most similar name, for the end of a message; empty if no name is similar."""
+    close = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def in_python(text: str) -> str:
-    """A message for somebody without a command line: its options in brackets go, others lose their dashes."""
+    """Translate a message for Python users: drop command-line options in brackets, and the dashes of other options."""
     text = re.sub(r" \(--[^;()]*\)", "", text)
     text = re.sub(r"\(--[^;()]*; ", "(", text)
-    return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), text)
+    return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda match: match[1].replace("-", "_"), text)
 
 
 @contextmanager
 def told_in_python() -> Iterator[None]:
-    """Errors from within say what Python has, not the command line."""
+    """Translate the messages of errors in this block for Python users."""
     try:
         yield
     except RHFedMTLError as error:

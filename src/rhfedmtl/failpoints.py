@@ -1,9 +1,9 @@
-"""Named places before and after all that a node writes and sends, where a test can end its process as by kill -9.
+"""Failpoints: named places in a node, before and after every write and send, where a test can kill or delay it.
 
-They are off unless RHFEDMTL_FAILPOINTS names a folder when a node starts. The file ``station.save-round.state-after``
-in it then ends the first station that comes to that place, once: the file goes first. One that holds a number of
-seconds stays, and lets every station wait there for so long. ``station.passed`` lists the places where stations have
-been.
+They are off unless RHFEDMTL_FAILPOINTS names a folder when a node starts. A file in that folder arms a failpoint:
+``station.save-round.state-after`` kills the first station that reaches this place, as by kill -9. The file is removed
+first, so this happens only once. A file with a number of seconds stays, and makes every station wait there.
+``station.passed`` lists the places that stations have reached.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ _passed: set[str] = set()
 
 
 def arm(role: str) -> None:
-    """Heed the environment, in a process of this role."""
+    """Read the environment, in a process with this role."""
     if folder := os.environ.get(VARIABLE):
         _armed[role] = Path(folder)
 
 
 def failpoint(*words: str) -> None:
-    """A place, by words that are joined; nothing happens where none is armed."""
+    """Mark a place, named by the joined words; does nothing unless failpoints are on."""
     if _armed:
-        _come_to("-".join(words))
+        _reach("-".join(words))
 
 
-def _come_to(place: str) -> None:
+def _reach(place: str) -> None:
     for role, folder in _armed.items():
         if place not in _passed:
             _passed.add(place)
             with (folder / f"{role}.passed").open("a") as file:
                 file.write(f"{place}\n")
         try:
-            _strike(folder / f"{role}.{place}")
+            _trigger(folder / f"{role}.{place}")
         except FileNotFoundError:
             continue
 
 
-def _strike(armed: Path) -> None:
-    """Do what the file says: wait, or end where it was there to be removed."""
-    if seconds := armed.read_text():
+def _trigger(file: Path) -> None:
+    """Wait if the file contains seconds; otherwise remove the file and kill the process."""
+    if seconds := file.read_text():
         time.sleep(float(seconds))
     else:
-        armed.unlink()
+        file.unlink()
         os.kill(os.getpid(), signal.SIGKILL)

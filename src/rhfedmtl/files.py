@@ -1,4 +1,8 @@
-"""Files that are replaced in one step: who is killed leaves the old one or the new. Folders that one process holds."""
+"""Atomic file writes, and locks on folders.
+
+`replacing` and `write_whole` replace a file in a single step: a process that is killed leaves the old file or the new
+file, never a part. Nodes, checkpoints and records all write through this module.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,17 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.failpoints import failpoint
 
 PRIVATE, PUBLIC = 0o600, 0o644
-"""Modes of files for their owner alone, and of files that everybody may read."""
+"""Modes of files for their owner only, and of files that all users may read."""
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, force: bool = False, mode: int = 0o666, alone: bool = False) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of ``path`` when the block ends; where it fails, nothing changes.
+def replacing(path: Path, *, force: bool = False, mode: int = 0o666, single_writer: bool = False) -> Iterator[BinaryIO]:
+    """Open a draft that replaces ``path`` at the end of the block; if the block fails, ``path`` does not change.
 
-    With ``force`` it then survives a crash of the machine too. Who is the only one to write this path says so by
-    ``alone``: its drafts share a name, so that those of killed processes do not pile up.
+    With ``force``, the new file also survives a crash of the machine. Set ``single_writer`` if only a single process
+    writes this path: all of its drafts then have the same name, and drafts of killed processes do not accumulate.
     """
-    draft = draft_of(path) if alone else path.with_name(f".{path.name}.{os.getpid()}.draft")
+    draft = draft_of(path) if single_writer else path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "w+b") as file:
             yield file
@@ -39,31 +43,31 @@ def replacing(path: Path, *, force: bool = False, mode: int = 0o666, alone: bool
 
 
 def draft_of(path: Path) -> Path:
-    """Return the path of the draft that replaces ``path``, if a single process writes there."""
+    """Return the path of the draft that replaces ``path``, for a single writer."""
     return path.with_name(f".{path.name}.draft")
 
 
 def write_whole(path: Path, content: str | bytes, *, force: bool = False, mode: int = 0o666) -> None:
-    """Let a file hold this text, or these bytes, and nothing else."""
+    """Write this text or these bytes as the complete content of a file."""
     with replacing(path, force=force, mode=mode) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def write_parts(path: Path, parts: Iterable[bytes], *, force: bool = True) -> None:
-    """The same for state of one process: many parts, for its owner alone."""
-    with replacing(path, force=force, mode=PRIVATE, alone=True) as file:
+    """Write many parts into a file of this process, which only its owner may read."""
+    with replacing(path, force=force, mode=PRIVATE, single_writer=True) as file:
         file.writelines(parts)
 
 
 def write_at(file: int, data: bytes, at: int) -> None:
-    """Write all of it at a place of an open file."""
+    """Write all data at a position of an open file."""
     view = memoryview(data)
     while view:
         view = view[os.pwrite(file, view, at + len(data) - len(view)) :]
 
 
 def _sync_folder(folder: Path) -> None:
-    """Force a new name to disk, where folders can be opened."""
+    """Force a new file name to disk, on systems that can open folders."""
     with contextlib.suppress(OSError):
         place = os.open(folder, os.O_RDONLY)
         try:
@@ -73,9 +77,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 class Lock:
-    """Holds a folder for one process; a second one is refused instead of spoiling what the first one writes there.
+    """Lock of a folder for a single process; a second process is refused, because both would write the same files.
 
-    It is free when the process ends, however that is. Where the system, or a file system, knows no locks, none is held.
+    The lock ends with the process, also after a crash. On a system or file system without locks, there is no
+    protection.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,6 +100,6 @@ class Lock:
             return
 
     def release(self) -> None:
-        """Let the folder go."""
+        """Release the folder."""
         if self._file >= 0:
             os.close(self._file)

@@ -1,13 +1,13 @@
-"""Things by name: what this library has, and what other installed packages add to it.
+"""Registries: losses, methods, engines and other parts by name, including the entries of other installed packages.
 
-An entry says what a thing is and where its class or builder stands (``module:attribute``), so that listing names
-imports nothing numerical. Another package adds one under the group of a registry, in its ``pyproject.toml``::
+An entry has a title and the place of its class or builder (``module:attribute``), so listing the names imports nothing
+numerical. Another package adds an entry under the group of a registry, in its ``pyproject.toml``::
 
     [project.entry-points."rhfedmtl.losses"]
     huber = "my_package.entries:HUBER"
 
-A name of the library cannot be taken, and what cannot be used is refused by its name when it is asked for; all else
-works as if it were not there.
+A package cannot replace a name of the library. An unusable entry is refused with its name when a user requests it; all
+other entries keep working.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PREFIX = "rhfedmtl."
 
 @dataclass(frozen=True)
 class Option:
-    """A setting that an entry has of its own. Entries that declare it alike share it.
+    """A setting that belongs to an entry. Entries with equal declarations share it.
 
-    A ``default`` of None leaves the value to the entry; ``otherwise`` says in the help what that is.
+    If ``default`` is None, the entry chooses the value; ``otherwise`` explains this value in the help.
     """
 
     name: str
@@ -44,20 +44,20 @@ class Option:
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """One line of a registry; called, it makes what it names. ``make`` is the ``module:attribute`` of a callable."""
+    """A line of a registry. Calling it makes the object; ``make`` is the ``module:attribute`` of a callable."""
 
     title: str
     make: str
     options: tuple[Option, ...] = field(default=(), kw_only=True)
 
     def __call__(self, *values: Any, **settings: Any) -> T:
-        """Make it."""
+        """Make the object."""
         made: T = self.maker(*values, **settings)
         return made
 
     @property
     def maker(self) -> Callable[..., T]:
-        """The class or builder itself."""
+        """The class or builder."""
         made: Callable[..., T] = load(self.make)
         return made
 
@@ -66,7 +66,7 @@ E = TypeVar("E")
 
 
 def load(place: str) -> Any:
-    """What stands at ``module:attribute``."""
+    """Import and return ``module:attribute``."""
     module, _, attribute = place.partition(":")
     try:
         return getattr(import_module(module), attribute)
@@ -77,10 +77,10 @@ def load(place: str) -> Any:
 
 
 class Registry(Mapping[str, E]):
-    """Entries of one kind by name: those of the library, then those of other packages, which are looked for when used.
+    """Entries of a kind by name: first the entries of the library, then (searched on first use) of other packages.
 
-    ``group`` is where other packages add theirs, ``noun`` what one of them is called in messages, ``changes`` how often
-    a name came or went.
+    ``group`` is the entry-point group for other packages, ``noun`` the word for an entry in messages, and ``changes``
+    counts how often a name was added or refused.
     """
 
     def __init__(self, noun: str, group: str, kind: type[E], entries: Mapping[str, E]) -> None:
@@ -91,35 +91,35 @@ class Registry(Mapping[str, E]):
         self.changes = 0
 
     def __getitem__(self, name: str) -> E:
-        known = self._known
+        entries = self._all_entries
         if name in self.refused:
             raise ConfigError(self.refused[name])
-        if name not in known:
+        if name not in entries:
             raise ConfigError(f"unknown {self.noun} {name!r}: choose from {', '.join(self)}{nearest(name, self)}")
-        return known[name]
+        return entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._known and name not in self.refused
+        return name in self._all_entries and name not in self.refused
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._known if name not in self.refused)
+        return (name for name in self._all_entries if name not in self.refused)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def add(self, name: str, entry: E) -> None:
-        """Give an entry a name in this process alone."""
-        if self._known.setdefault(name, entry) != entry:
+        """Add an entry in this process only."""
+        if self._all_entries.setdefault(name, entry) != entry:
             raise ConfigError(f"{self.noun} {name!r} is there already: take another name")
         self.changes += 1
 
     def refuse(self, name: str, reason: str) -> None:
-        """Let a name be answered with this reason from now on."""
+        """Refuse a name with this reason from now on."""
         self.refused[name] = f"{self.noun} {name!r} {reason}"
         self.changes += 1
 
     @cached_property
-    def _known(self) -> dict[str, E]:
+    def _all_entries(self) -> dict[str, E]:
         for point in plugins(self.group):
             try:
                 if point.name in self.own:
@@ -139,23 +139,24 @@ class Registry(Mapping[str, E]):
 
 @cache
 def _points() -> tuple[EntryPoint, ...]:
-    everyone = entry_points()
-    found = [point for group in everyone.groups if group.startswith(PREFIX) for point in everyone.select(group=group)]
-    return tuple(sorted(found, key=lambda point: (point.group, package(point), point.name)))
+    installed = entry_points()
+    groups = [group for group in installed.groups if group.startswith(PREFIX)]
+    points = [point for group in groups for point in installed.select(group=group)]
+    return tuple(sorted(points, key=lambda point: (point.group, package(point), point.name)))
 
 
 def plugins(group: str = "") -> list[EntryPoint]:
-    """What other installed packages add, to one group or to all."""
+    """Return the entries of other installed packages, for a group or for all groups."""
     return [point for point in _points() if group in ("", point.group)]
 
 
 def package(point: EntryPoint) -> str:
-    """Name and version of the package that adds an entry."""
+    """Return name and version of the package that adds an entry."""
     return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
 def sources(module: str) -> list[Path]:
-    """Source files of the whole package that a module is part of; nothing is imported. Empty where there are none."""
+    """Return the source files of a module's package without importing it; empty if it has no source files."""
     root = module.partition(".")[0]
     if root == "__main__":
         file = getattr(sys.modules[root], "__file__", None)

@@ -1,6 +1,7 @@
-"""One way to read TOML: every word must be known, every value of its kind; and to write what was set.
+"""Read TOML with strict checks, and write settings as TOML.
 
-A word that is not known is answered with the nearest one that is.
+All configuration files go through `read` and `build`: an unknown key is refused with a hint at the most similar key,
+and every value must have the type of its field. `write` omits default values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Table = dict[str, Any]
 
 
 def read(path: str | Path) -> Table:
-    """The table of a file."""
+    """Return the table in a file."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -28,33 +29,33 @@ def read(path: str | Path) -> Table:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
-def check_words(table: Iterable[str], known: Iterable[str], what: str, where: str = "") -> None:
-    """Refuse words that are not known; ``what`` they should be, as in "option of learning"."""
-    known = list(known)
-    for name in table:
-        if name not in known:
-            raise ConfigError(f"{where}unknown {what} {name!r}{nearest(name, known)}")
+def check_words(table: Iterable[str], names: Iterable[str], kind: str, where: str = "") -> None:
+    """Refuse unknown words; ``kind`` says what they should be, as in "option of learning"."""
+    names = list(names)
+    for word in table:
+        if word not in names:
+            raise ConfigError(f"{where}unknown {kind} {word!r}{nearest(word, names)}")
 
 
 def build(cls: type[T], table: Any, where: str = "") -> T:
-    """A dataclass from a table; fields that are not made by its constructor are not in the table."""
+    """Build a dataclass from a table; fields that its constructor does not take are not allowed."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where.rstrip('.')} must be a table, got {table!r}")
     hints = get_type_hints(cls)
-    known = {each.name: each for each in fields(cls) if each.init}  # type: ignore[arg-type]
-    check_words(table, known, f"setting of {where.rstrip('.')}" if where else "setting")
-    given = {name: _value(hints[name], value, f"{where}{name}") for name, value in table.items()}
-    for name, each in known.items():
-        if name not in given and each.default is MISSING and each.default_factory is MISSING:
+    settings = {item.name: item for item in fields(cls) if item.init}  # type: ignore[arg-type]
+    check_words(table, settings, f"setting of {where.rstrip('.')}" if where else "setting")
+    values = {name: _value(hints[name], value, f"{where}{name}") for name, value in table.items()}
+    for name, item in settings.items():
+        if name not in values and item.default is MISSING and item.default_factory is MISSING:
             raise ConfigError(f"{where}{name} is missing")
     try:
-        return cls(**given)
+        return cls(**values)
     except ConfigError as error:
         raise ConfigError(f"{where.rstrip('.')}: {error}" if where else str(error)) from None
 
 
 def write(config: Any) -> str:
-    """The text of a dataclass; what has its default is left out."""
+    """Return the TOML text of a dataclass, without fields that have their default."""
     lines: list[str] = []
     _write_table(_changed(config), (), lines)
     return "\n".join(lines) + "\n"
@@ -66,7 +67,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
             raise ConfigError(f"{where} must be a list, got {value!r}")
-        return tuple(_value(get_args(kind)[0], each, f"{where}[{i}]") for i, each in enumerate(value))
+        return tuple(_value(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if get_origin(kind) is not None:
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -78,22 +79,22 @@ def _value(kind: Any, value: Any, where: str) -> Any:
 
 def _changed(config: Any) -> Table:
     table: Table = {}
-    for each in fields(config):
-        value = getattr(config, each.name)
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        if each.init and (default is MISSING or value != default):
-            table[each.name] = _plain(value)
+    for item in fields(config):
+        value = getattr(config, item.name)
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        if item.init and (default is MISSING or value != default):
+            table[item.name] = _plain(value)
     return table
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return _changed(value) if is_dataclass(value) else value
 
 
 def _write_table(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
-    """Plain values first, then the tables within."""
+    """Write plain values first, then nested tables."""
     for name, value in table.items():
         if not _is_table(value):
             lines.append(f"{name} = {_text(value)}")
@@ -102,9 +103,9 @@ def _write_table(table: Mapping[str, Any], path: tuple[str, ...], lines: list[st
             lines += ["", f"[{'.'.join((*path, name))}]"]
             _write_table(value, (*path, name), lines)
         elif _is_table(value):
-            for each in value:
+            for row in value:
                 lines += ["", f"[[{'.'.join((*path, name))}]]"]
-                _write_table(each, (*path, name), lines)
+                _write_table(row, (*path, name), lines)
 
 
 def _is_table(value: Any) -> bool:
@@ -115,7 +116,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # a text of JSON but for this character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML must escape it, JSON need not
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_text(each) for each in value) + "]"
+        return "[" + ", ".join(_text(item) for item in value) + "]"
     return repr(value)

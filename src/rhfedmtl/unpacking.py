@@ -1,4 +1,4 @@
-"""Unpack files of other people with a limit: a small file cannot fill the memory.
+"""Unpack files from other people with a limit, because a small file must not fill the memory.
 
 A packed file may grow to `SMALL` bytes, or to `RATIO` times its size if that is more. A larger file is refused, and its
 owner can unpack it first: a file without compression takes as much memory as its size shows.
@@ -31,14 +31,14 @@ MAT_HEADER, MAT_COMPRESSED = 128, 15
 """Bytes before the elements of a MATLAB file, and the type of a compressed element."""
 
 
-def most_bytes(path: Path) -> int:
-    """Bytes that a packed file may unpack to."""
+def max_bytes(path: Path) -> int:
+    """Return the number of bytes that a packed file may unpack to."""
     return max(SMALL, RATIO * path.stat().st_size)
 
 
 def check_growth(path: Path, size: float, remedy: str) -> None:
     """Refuse a packed file that unpacks to more bytes than its size allows."""
-    if size > (limit := most_bytes(path)):
+    if size > (limit := max_bytes(path)):
         raise DataError(
             f"{path} unpacks to more than {limit >> 20:,} MiB, far more than its {path.stat().st_size:,} bytes "
             f"explain: {remedy}"
@@ -46,7 +46,7 @@ def check_growth(path: Path, size: float, remedy: str) -> None:
 
 
 class _Limited(io.RawIOBase):
-    """Bytes of a gzip file, up to the limit."""
+    """Bytes of a gzip file, with an error beyond the limit."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -75,7 +75,7 @@ class _Limited(io.RawIOBase):
 
 
 def open_gzip(path: Path, mode: str, **options: Any) -> IO[Any]:
-    """Open a gzip file for reading, as bytes ("rb") or as text; too large a file is refused while it is read."""
+    """Open a gzip file for reading, as bytes ("rb") or as text; reading beyond the limit raises an error."""
     stream = io.BufferedReader(_Limited(path))
     return stream if mode == "rb" else cast("IO[Any]", io.TextIOWrapper(stream, **options))
 
@@ -129,7 +129,7 @@ READING = (OSError, ValueError, EOFError, KeyError, MemoryError, RuntimeError, z
 
 
 def why(error: BaseException) -> str:
-    """Reason why arrays cannot be read, without NumPy's advice to unpickle the file."""
+    """Return why arrays cannot be read, without NumPy's advice to unpickle the file."""
     if "pickle" in str(error):
         return "it is damaged, or holds Python objects instead of numbers"
     return str(error) or type(error).__name__

@@ -23,7 +23,7 @@ from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import write_whole
 from rhfedmtl.models.task_models import TaskModels, UnseenModel
-from rhfedmtl.plain import BESIDE, plain, read
+from rhfedmtl.plain import INLINE, plain, read
 from rhfedmtl.roles.words import bounded, in_words
 from rhfedmtl.selection.tuning import TuningRecord
 from rhfedmtl.selection.weights import SelectionRecord
@@ -74,7 +74,7 @@ class Summary:
     plan of a private run, and its ``certificate``: ``gap``, and the ``probability`` that the bound holds.
     """
 
-    metrics: Annotated[dict[str, Number], BESIDE]
+    metrics: Annotated[dict[str, Number], INLINE]
     worst_task: dict[str, Number]
     primal: Number
     dual: Number

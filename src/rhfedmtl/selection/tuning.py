@@ -21,7 +21,7 @@ from rhfedmtl.algorithms.registry import ALGORITHMS, Grid, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
-from rhfedmtl.plain import BESIDE
+from rhfedmtl.plain import INLINE
 from rhfedmtl.selection.folds import DRAW, hold_out
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.result import mean
@@ -59,7 +59,7 @@ class Candidate:
     """
 
     settings: dict[str, Any]
-    metrics: Annotated[dict[str, float], BESIDE]
+    metrics: Annotated[dict[str, float], INLINE]
     failed: str | None = None
     tells: bool = True
 

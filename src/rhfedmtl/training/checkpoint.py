@@ -101,7 +101,7 @@ def write(path: Path, notes: Mapping[str, Any], state: Mapping[str, Any], extern
     packer = Packer(external)
     table = {"format": FORMAT, "notes": packer.pack(notes), "state": packer.pack(state), "objects": packer.objects}
     try:
-        with replacing(path, force=True, mode=PRIVATE, alone=True) as file:
+        with replacing(path, force=True, mode=PRIVATE, single_writer=True) as file:
             _fill(file, table, packer.arrays)
     except OSError as error:
         raise ConfigError(f"cannot write the checkpoint {path}: {error.strerror or error}") from error
