@@ -59,7 +59,7 @@ def test_curves_and_bars_are_drawn(fitted: RHFedMTLClassifier) -> None:
     assert bars.axes_[0].get_legend().get_window_extent().y0 >= bars.axes_[0].bbox.y1  # it covers no line
     again = BudgetDisplay.from_result(result).plot(bars.axes_)
     assert again.figure_ is bars.figure_
-    with pytest.raises(ConfigError, match="1 axes are needed, 2 were given"):
+    with pytest.raises(ConfigError, match="1 axes are needed, got 2"):
         result.plot([*bars.axes_, *bars.axes_])
     with pytest.raises(ConfigError, match="no metric 'f1'"):
         LearningCurveDisplay.from_estimator(fitted, metric="f1")
