@@ -34,18 +34,14 @@ def _reach(place: str) -> None:
     for role, folder in _armed.items():
         if place not in _passed:
             _passed.add(place)
-            with (folder / f"{role}.passed").open("a") as file:
-                file.write(f"{place}\n")
+            with (folder / f"{role}.passed").open("a") as log:
+                log.write(f"{place}\n")
+        file = folder / f"{role}.{place}"
         try:
-            _trigger(folder / f"{role}.{place}")
+            if seconds := file.read_text():
+                time.sleep(float(seconds))
+            else:
+                file.unlink()  # a process that does not get to remove the file survives
+                os.kill(os.getpid(), signal.SIGKILL)
         except FileNotFoundError:
             continue
-
-
-def _trigger(file: Path) -> None:
-    """Wait if the file contains seconds; otherwise remove the file and kill the process."""
-    if seconds := file.read_text():
-        time.sleep(float(seconds))
-    else:
-        file.unlink()
-        os.kill(os.getpid(), signal.SIGKILL)

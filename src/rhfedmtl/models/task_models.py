@@ -253,7 +253,8 @@ class TaskModels:
         from scipy.special import expit
 
         if not self.proper:
-            raise ConfigError(f"{_loss_words(self.loss)} has no probabilities: train with loss 'logistic'")
+            name = "a model of unknown loss" if self.loss is None else f"loss {loss_name(self.loss)!r}"
+            raise ConfigError(f"{name} has no probabilities: train with loss 'logistic'")
         odds = expit(scores)
         if len(self.classes) == 2:
             return np.hstack([expit(-scores), odds])
@@ -365,10 +366,6 @@ def ledger_totals(result: Result) -> dict[str, Any]:
     """Return the costs of each type, the limits, and the costs by tier."""
     ledger = result.ledger
     return {"spent": ledger.spent, "budget": dict(ledger.budget), "by_tier": ledger.totals("tier")}
-
-
-def _loss_words(loss: Loss | None) -> str:
-    return "a model of unknown loss" if loss is None else f"loss {loss_name(loss)!r}"
 
 
 def _fits(scaler: Scaler, n_features: int) -> bool:
