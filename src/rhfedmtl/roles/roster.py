@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.centring import added
+from rhfedmtl.data.centring import combined_label_sums
 from rhfedmtl.data.scaling import Moments, total
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
@@ -272,7 +272,9 @@ class Roster:
     def add_labels(self, reports: Mapping[int, LabelsReport]) -> Vector:
         """Round zero of a regression: return the sum of the label sums, under the same rule."""
         weights = {t: member.weight for t, member in self.members.items()}
-        return added([report.sums for report in self._plausible(reports, partial(odd_labels, weights=weights))])
+        return combined_label_sums(
+            [report.sums for report in self._plausible(reports, partial(odd_labels, weights=weights))]
+        )
 
     def _plausible(
         self, reports: Mapping[int, M], odd: Callable[[dict[int, M], dict[int, int]], dict[int, str]]
