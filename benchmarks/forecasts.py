@@ -186,7 +186,7 @@ def one(job: tuple[int, tuple[str, ...], bool]) -> dict[str, Any] | None:
         final = train(data, method, policy, other, ledger=ledger, faults=faults).certificate
     except RHFedMTLError:
         return None
-    whole = flown.whole(policy, budget, settings.max_rounds)
+    whole = flown.complete_run(policy, budget, settings.max_rounds)
     gap = flown.forecast(whole)
     truth = max(final.gap, 1e-15 * abs(final.primal))
     q, (start_gap, noise) = flown.fall, flown.gap

@@ -325,7 +325,7 @@ def test_a_pilot_that_cannot_tell_says_little(federation: Federation) -> None:
     spreads = []
     for method, policy in ((DualMethod(), Fixed(1)), (DualMethod(), Fixed(1, 10)), (strongly_tied, Fixed(1))):
         flown = fly(federation, method, policy, Settings(), Ledger(PAPER, budget), 10)
-        gap = flown.forecast(flown.whole(policy, budget, 10_000))
+        gap = flown.forecast(flown.complete_run(policy, budget, 10_000))
         spreads.append((flown.fall is None, gap.high / gap.low < 10.0, gap.high / gap.low > 100.0))
     assert spreads == [(False, True, False), (True, False, True), (False, True, False)]
 

@@ -1,1 +1,1 @@
-"""The command line: turns words into objects, calls the library, prints what came out. One file a command."""
+"""The command line: each module parses the options of a command, calls the library and prints the result."""

@@ -1,4 +1,8 @@
-"""Command line: ``certify`` (how far any models are from the best possible ones for some data)."""
+"""Command ``certify``: bound how far any models are from the optimum of a problem.
+
+The models may come from any method. The command reads the rows and the problem from the model file, replaces what the
+options set, and calls `rhfedmtl.models.certify.certify`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import typer
 from rhfedmtl.algorithms.options import AUTO, USUAL, Options, build
 from rhfedmtl.cli.data import OPTIONS, AsJson, check_seed, request_from_options
 from rhfedmtl.cli.models import Model
-from rhfedmtl.cli.options import LEARNING, expand, print_json, told, typed, without_usual
+from rhfedmtl.cli.options import LEARNING, expand, given_options, print_json, typed, without_usual
 from rhfedmtl.cli.text import certified, fact
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, DataError
@@ -20,18 +24,20 @@ if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation
 
 PROBLEM = ("loss", "relationship", "lambda1", "lambda2")
-"""What names a problem; options that losses and relationships declare come along."""
+"""Options that define a problem, in addition to the options that losses and relationships declare."""
 
 SplitSeed = Annotated[
-    int | None, typer.Option("--seed", help="Seed of the split. [that of the run]", min=0, callback=check_seed)
+    int | None, typer.Option("--seed", help="Seed of the split. [the seed of the run]", min=0, callback=check_seed)
 ]
 
 
 def _with_rows_and_problem(command: Any) -> Any:
-    own = {option.name for known in (LOSSES, RELATIONSHIPS) for entry in known.values() for option in entry.options}
-    problem = {n: o for n, o in LEARNING.items() if n in PROBLEM or n in own}
-    known = expand(command, "problem", without_usual(problem), told)
-    return expand(known, "rows", without_usual(OPTIONS), dict)
+    declared_names = {
+        option.name for registry in (LOSSES, RELATIONSHIPS) for entry in registry.values() for option in entry.options
+    }
+    problem = {n: o for n, o in LEARNING.items() if n in PROBLEM or n in declared_names}
+    command = expand(command, "problem", without_usual(problem), given_options)
+    return expand(command, "rows", without_usual(OPTIONS), dict)
 
 
 @_with_rows_and_problem
@@ -43,11 +49,11 @@ def certify(
     seed: SplitSeed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how far models are at most from the best possible ones, in one round of sums over the training rows.
+    """Bound how far models are from the optimum, with one round of sums over the training rows.
 
-    The models may come from any method. Rows and problem are those that the models were trained on and for, as far as
-    their file knows. Options change single settings of them: --path names another file, whose columns are what they
-    were. --data names other rows, as for `train`. For example:
+    The models may come from any method. By default, rows and problem are those of the training, as far as the model
+    file records them. Options replace single settings: --path names another file with the same columns, and --data
+    other rows, as for `train`. For example:
 
     rhfedmtl certify runs/20260102-120000-fedavg-har-0 --lambda2 0.1
     """
@@ -59,89 +65,103 @@ def certify(
     except DataError as error:
         if not model.exists():
             raise
-        raise DataError(
-            f"{error}; weights of your own are certified in Python: rhfedmtl.certify(W, federation)"
-        ) from None
-    asked = {**_trained_for(models), **problem}
-    if "auto" in asked.values():
-        raise ConfigError("a certificate is for given weights: give --lambda1 and --lambda2 as numbers")
-    known = models.provenance.get("configuration", {})
-    request = _request(known.get("request"), rows, typed(context) & {"data", "path"})
-    federation = request.federation(known.get("seed", 0) if seed is None else seed)
-    found = certificate_of(models, federation, **asked)
-    same = models.provenance.get("data", {}).get("fingerprint") == federation.fingerprint()
-    facts = {name: getattr(found, name) for name in ("primal", "dual", "gap", "relative_gap")}
-    facts |= {"primal_at_zero": found.zero, "words": found.words, "problem": asked}
-    names = list(federation.task_names)
-    unknown = [name for name, b in zip(names, models.find(names).tolist(), strict=True) if b < 0]
-    facts |= {"data": federation.origin.name, "trained_on": same, "unknown_tasks": unknown}
-    ours = same and not unknown and asked == _trained_for(models) and _stays(models, asked, federation)
-    own = models.certificate if ours else None
-    facts["gap_in_training"] = None if own is None or not own.gap < found.gap else own.gap
+        raise DataError(f"{error}; to certify your own weights, use Python: rhfedmtl.certify(W, federation)") from None
+    wanted_problem = {**_trained_for(models), **problem}
+    if "auto" in wanted_problem.values():
+        raise ConfigError("a certificate needs fixed weights: give --lambda1 and --lambda2 as numbers")
+    configuration = models.provenance.get("configuration", {})
+    request = _request(configuration.get("request"), rows, typed(context) & {"data", "path"})
+    federation = request.federation(configuration.get("seed", 0) if seed is None else seed)
+    certificate = certificate_of(models, federation, **wanted_problem)
+    same_rows = models.provenance.get("data", {}).get("fingerprint") == federation.fingerprint()
+    facts = {name: getattr(certificate, name) for name in ("primal", "dual", "gap", "relative_gap")}
+    facts |= {"primal_at_zero": certificate.zero, "words": certificate.words, "problem": wanted_problem}
+    task_names = list(federation.task_names)
+    unknown = [name for name, b in zip(task_names, models.find(task_names).tolist(), strict=True) if b < 0]
+    facts |= {"data": federation.origin.name, "trained_on": same_rows, "unknown_tasks": unknown}
+    same_problem = (
+        same_rows
+        and not unknown
+        and wanted_problem == _trained_for(models)
+        and _stays(models, wanted_problem, federation)
+    )
+    trained = models.certificate if same_problem else None
+    facts["gap_in_training"] = None if trained is None or not trained.gap < certificate.gap else trained.gap
     if as_json:
         print_json(facts)
         return
     fact("certificate", certified(facts))
     if (gap := facts["gap_in_training"]) is not None:
-        fact("in training", f"gap {gap:.2e}, by the run's own dual variables: that bound holds too")
-    fact("at zero", f"{found.zero:.6f}, the objective of models that are zero")
+        fact("in training", f"gap {gap:.2e}, from the dual variables of the run; this bound holds too")
+    fact("at zero", f"{certificate.zero:.6f}, the objective of the zero model")
     if unknown:
         fact("unseen tasks", f"{models.unseen_words} for {len(unknown)} of {federation.n_tasks} tasks")
-    its_own = "the rows that the models were trained on"
-    fact("data", f"{federation.origin.name}, {its_own if same else f'not {its_own}, or not in their places'}")
-    fact("problem", ", ".join(f"{name} {value}" for name, value in asked.items()))
+    rows_text = "the training rows of the models" if same_rows else "other rows or another split than in training"
+    fact("data", f"{federation.origin.name}, {rows_text}")
+    fact("problem", ", ".join(f"{name} {value}" for name, value in wanted_problem.items()))
 
 
 def _request(trained: dict[str, Any] | None, rows: dict[str, Any], typed_rows: set[str]) -> Request:
-    """The rows that models were trained on, another file of the same kind, or other rows altogether."""
+    """Return the training rows of the models, another file of the same kind, or completely different rows."""
     if trained is not None and (not typed_rows or (typed_rows == {"path"} and trained["path"] is not None)):
         return _changed(Request(**trained), rows)
     if rows["data"] is None and rows["path"] is None:
-        raise ConfigError("the file of these models does not know their rows: name them with --path, or --data")
+        raise ConfigError("the model file does not record its training rows: name them with --path or --data")
     return request_from_options(**rows)
 
 
 def _changed(trained: Request, rows: dict[str, Any]) -> Request:
-    """The rows that models were trained on, but for what was given."""
-    given = request_from_options(**{**rows, "data": trained.data})
+    """Return the training rows with the settings that the options replace."""
+    new_request = request_from_options(**{**rows, "data": trained.data})
     single = {
-        name: value for name, value in vars(given).items() if value is not None and name not in ("data", "settings")
+        name: value
+        for name, value in vars(new_request).items()
+        if value is not None and name not in ("data", "settings")
     }
-    return replace(trained, **single, settings={**trained.settings, **given.settings})
+    return replace(trained, **single, settings={**trained.settings, **new_request.settings})
 
 
 def _trained_for(models: Any) -> dict[str, Any]:
-    """Relationship and weights of the run or the estimator that models came from; the usual ones of unknown origin."""
-    origin = models.provenance
-    known = origin.get("estimator") or origin.get("configuration", {}).get("options", {})
-    chosen = origin.get("chosen", {})
-    usual = {"relationship": Options.relationship, **USUAL}
-    told = {name: value for name, value in {**known, **chosen}.items() if value is not None}
-    asked = {name: told.get(name, value) for name, value in usual.items()}
-    algorithm = _algorithm(origin)
-    return asked if algorithm is None else {**asked, "relationship": _relationship(algorithm, asked)}
+    """Return the relationship and weights of the run or estimator; defaults if the origin is unknown."""
+    provenance = models.provenance
+    settings = provenance.get("estimator") or provenance.get("configuration", {}).get("options", {})
+    chosen = provenance.get("chosen", {})
+    defaults = {"relationship": Options.relationship, **USUAL}
+    recorded = {name: value for name, value in {**settings, **chosen}.items() if value is not None}
+    problem = {name: recorded.get(name, value) for name, value in defaults.items()}
+    algorithm = _algorithm(provenance)
+    return problem if algorithm is None else {**problem, "relationship": _relationship(algorithm, problem)}
 
 
-def _stays(models: Any, asked: dict[str, Any], federation: Federation) -> bool:
-    """Whether training certified this very problem: not one of a single task, nor of a relationship as it was then."""
+def _stays(models: Any, problem: dict[str, Any], federation: Federation) -> bool:
+    """Return True if training certified this very problem.
+
+    It did not if the method solves a problem of a single task, or if it learns the relationship during the run.
+    """
     algorithm = _algorithm(models.provenance)
     if algorithm is None:
         return True
-    built = build(algorithm, Options.of(**asked), federation.kind)
-    used = getattr(built.method, "relationship", None)
-    return (used is None or used.learns() is None) and built.regroup(federation).n_tasks == federation.n_tasks
+    built = build(algorithm, Options.of(**problem), federation.kind)
+    relationship = getattr(built.method, "relationship", None)
+    return (relationship is None or relationship.learns() is None) and built.regroup(
+        federation
+    ).n_tasks == federation.n_tasks
 
 
-def _algorithm(origin: dict[str, Any]) -> str | None:
-    """By which models were learned, where their file knows."""
-    found: str | None = origin.get("estimator", origin.get("configuration", {})).get("algorithm")
-    return found
+def _algorithm(provenance: dict[str, Any]) -> str | None:
+    """Return the algorithm that trained the models, if their file records it."""
+    algorithm: str | None = provenance.get("estimator", provenance.get("configuration", {})).get("algorithm")
+    return algorithm
 
 
-def _relationship(algorithm: str, asked: dict[str, Any]) -> str:
-    """The relationship by which an algorithm learns, whatever was asked of it."""
-    options = Options.of(**{name: value for name, value in asked.items() if value != AUTO})
-    used = type(getattr(build(algorithm, options, "binary").method, "relationship", None))
-    others = ("none", "learned")
-    names = (name for name in others if type(options.changed(relationship=name).chosen_relationship()) is used)
-    return next(names, str(asked["relationship"]))
+def _relationship(algorithm: str, problem: dict[str, Any]) -> str:
+    """Return the relationship with which an algorithm really learns."""
+    options = Options.of(**{name: value for name, value in problem.items() if value != AUTO})
+    relationship_type = type(getattr(build(algorithm, options, "binary").method, "relationship", None))
+    alternatives = ("none", "learned")
+    names = (
+        name
+        for name in alternatives
+        if type(options.changed(relationship=name).chosen_relationship()) is relationship_type
+    )
+    return next(names, str(problem["relationship"]))

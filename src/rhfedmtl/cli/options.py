@@ -1,12 +1,13 @@
-"""Options that several commands share: one parameter of a command stands for many options.
+"""Options that several commands share: a single parameter of a command stands for many options.
 
-A command is written for an object and decorated::
+A command takes an object and is decorated::
 
     @app.command()
     @with_learning_options
     def train(options: Options, seed: int = 0) -> None: ...
 
-The decorator replaces ``options`` by one option per line of ``LEARNING``.
+The decorator replaces ``options`` by an option for each entry of ``LEARNING``, and builds the object from their values.
+To add an option of a method, declare it where the method is registered: `_own` collects it from there.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ RUNNING = "Running"
 
 
 def print_json(facts: dict[str, Any]) -> None:
-    """One JSON object on a line."""
+    """Print an object as JSON on a single line."""
     typer.echo(json.dumps(facts, allow_nan=False))
 
 
 def option(panel: str, name: str, help: str, **more: Any) -> Any:  # noqa: A002
-    """An option in a panel of the help."""
+    """Return an option that the help lists in ``panel``."""
     return typer.Option(name, help=help, rich_help_panel=panel, **more)
 
 
@@ -52,17 +53,17 @@ def expand(
 
     @functools.wraps(command)
     def expanded(**values: Any) -> R:
-        given = {name: values.pop(name) for name in options}
-        return command(**{parameter: build(**given)}, **values)
+        chosen = {name: values.pop(name) for name in options}
+        return command(**{parameter: build(**chosen)}, **values)
 
     kind = inspect.Parameter.KEYWORD_ONLY
     shared = [inspect.Parameter(n, kind, default=default, annotation=a) for n, (a, default) in options.items()]
-    # The type of the replaced parameter is never asked for: it may be one that only type checkers import.
-    unknown = {str(command.__annotations__[parameter]): Any}
-    known = get_type_hints(command, inspect.unwrap(command).__globals__, unknown, include_extras=True)
-    own = [p for p in inspect.signature(command).parameters.values() if p.name != parameter]
-    parameters = [p.replace(kind=kind, annotation=known[p.name]) for p in own]
-    # Arguments (without a default) stand first, as in a hand-written signature.
+    # The replaced parameter may have a type that only type checkers import, so it is not resolved.
+    unresolved = {str(command.__annotations__[parameter]): Any}
+    annotations = get_type_hints(command, inspect.unwrap(command).__globals__, unresolved, include_extras=True)
+    kept_parameters = [p for p in inspect.signature(command).parameters.values() if p.name != parameter]
+    parameters = [p.replace(kind=kind, annotation=annotations[p.name]) for p in kept_parameters]
+    # Arguments without a default come first, as in a hand-written signature.
     parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
     expanded.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
     expanded.__annotations__ = {p.name: p.annotation for p in [*parameters, *shared]}
@@ -70,13 +71,13 @@ def expand(
 
 
 def typed(context: typer.Context) -> set[str]:
-    """Names of the options that stand on the command line, rather than in a file of settings or nowhere."""
+    """Return the names of the options on the command line, without those from a settings file or a default."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def spelt(names: Iterable[str]) -> str:
-    """Options as a user types them."""
+    """Return options as a user types them."""
     return ", ".join("--" + name.replace("_", "-") for name in sorted(names))
 
 
@@ -88,9 +89,9 @@ def _work(kind: Any, name: str, help: str, **more: Any) -> tuple[Any, None]:  # 
     return Annotated[kind | None, option(WORK_PANEL, name, help, **more)], None
 
 
-def chosen_from(registry: Registry[Any], what: str = "", usual: str = "") -> dict[str, Any]:
-    """Help and callback of an option that takes a name of a registry: ``help`` in its place explains them all."""
-    said = f"{what}{', '.join(registry)}; help explains them.{usual and f' [{usual}]'}"
+def chosen_from(registry: Registry[Any], prefix: str = "", default: str = "") -> dict[str, Any]:
+    """Return help and callback of an option with a name from a registry; the value ``help`` explains all names."""
+    names = f"{prefix}{', '.join(registry)}; help explains them.{default and f' [{default}]'}"
 
     def explain(text: str | None) -> str | None:
         if text == "help":
@@ -100,30 +101,32 @@ def chosen_from(registry: Registry[Any], what: str = "", usual: str = "") -> dic
             raise typer.Exit
         return text
 
-    return {"help": said, "callback": explain}
+    return {"help": names, "callback": explain}
 
 
-def _one_of(registry: Registry[Any], name: str, usual: str, what: str = "", panel: str = METHOD_PANEL) -> Any:
-    """An option that takes a name of a registry."""
-    return Annotated[str | None, option(panel, name, **chosen_from(registry, what, usual))], None
+def _one_of(registry: Registry[Any], name: str, default: str, prefix: str = "", panel: str = METHOD_PANEL) -> Any:
+    """Return an option that takes a name from a registry."""
+    return Annotated[str | None, option(panel, name, **chosen_from(registry, prefix, default))], None
 
 
 def _own(registry: Registry[Any], make: Callable[..., tuple[Any, None]] = _learn) -> dict[str, tuple[Any, None]]:
-    """What entries have of their own: an option for all that declare it, which its help names."""
-    found = {}
-    for name, each in declared().items():
-        if owners := [owner for owner, entry in registry.items() if each in entry.options]:
-            usual = each.otherwise if each.default is None else f"{each.default:{'g' if each.kind is float else ''}}"
-            text = f"{each.help} ({', '.join(owners)}). [{usual}]"
-            found[name] = make(each.kind, "--" + name.replace("_", "-"), text, show_default=False)
-    return found
+    """Return an option for everything that entries of a registry declare; its help names the entries."""
+    options = {}
+    for name, field in declared().items():
+        if owners := [owner for owner, entry in registry.items() if field in entry.options]:
+            default = (
+                field.otherwise if field.default is None else f"{field.default:{'g' if field.kind is float else ''}}"
+            )
+            text = f"{field.help} ({', '.join(owners)}). [{default}]"
+            options[name] = make(field.kind, "--" + name.replace("_", "-"), text, show_default=False)
+    return options
 
 
-def _weights(own: str, coupling: str) -> dict[str, tuple[Any, None]]:
-    """λ1 and λ2, with what a command says of leaving them open."""
+def _weights(lambda1_help: str, lambda2_help: str) -> dict[str, tuple[Any, None]]:
+    """Return λ1 and λ2, with the help that a command has for weights that are not set."""
     return {
-        "lambda1": _learn(str, "--lambda1", f"Weight of each model's own norm{own}", metavar="WEIGHT"),
-        "lambda2": _learn(str, "--lambda2", f"Weight of the coupling{coupling}", metavar="WEIGHT"),
+        "lambda1": _learn(str, "--lambda1", f"Regularisation of each model{lambda1_help}", metavar="WEIGHT"),
+        "lambda2": _learn(str, "--lambda2", f"Weight of the coupling of tasks{lambda2_help}", metavar="WEIGHT"),
     }
 
 
@@ -140,25 +143,28 @@ LEARNING: dict[str, tuple[Any, Any]] = {
     "masked": _learn(
         bool,
         "--masked",
-        "Secure aggregation: stations see sums over terminals alone. Short for --channel masked.",
+        "Secure aggregation: stations see only sums over terminals. Short for --channel masked.",
         show_default=False,
     ),
     "intercept": _learn(bool, "--intercept/--no-intercept", "Add a constant feature; the paper has none. [add]"),
     "uniform": _learn(bool, "--uniform", "Draw rows with replacement, as in the paper.", show_default=False),
     **_own(ALGORITHMS),
-    "policy": _one_of(POLICIES, "--policy", "measured", "Who decides H and K: ", WORK_PANEL),
+    "policy": _one_of(POLICIES, "--policy", "measured", "Chooses H and K: ", WORK_PANEL),
     "local_steps": _work(
-        int, "--local-steps", "H: local steps of a terminal in a round, a row each. [2, where it is fixed]"
+        int, "--local-steps", "H: local steps of a terminal in a round, one row each. [2 with policy fixed]"
     ),
     "station_rounds": _work(int, "--station-rounds", "K: rounds of a station in a server iteration. [1]"),
-    "cloud_rounds": _work(int, "--cloud-rounds", "M: server iterations. [until the budget is spent, or it converges]"),
+    "cloud_rounds": _work(
+        int, "--cloud-rounds", "M: server iterations. [until the budget is spent or the run converges]"
+    ),
     **_own(POLICIES, _work),
 }
 CHOSEN = LEARNING | _weights(
     f", or auto. [{Options.lambda1}]",
-    f". If not given, it is chosen on training rows, under a budget in the first rounds [from {LAMBDA2}]",
+    f". Default: chosen on training rows; with a budget, in the first rounds [from {LAMBDA2}]",
 )
-"""The same where weights that are left open may be chosen; in comparisons only those that are asked for (auto)."""
+"""Options of commands that choose missing weights."""
+# Comparisons choose only weights that the user sets to auto.
 COMPARED = LEARNING | _weights(f", or auto. [{Options.lambda1}]", f", or auto: chosen in each run. [{LAMBDA2}]")
 
 Address = Annotated[
@@ -166,14 +172,14 @@ Address = Annotated[
     option(RUNNING, "--address", "Ray cluster to use with --engine ray: auto, or HOST:PORT. [a local one]"),
 ]
 Budgets = Annotated[
-    list[str] | None, option(WORK_PANEL, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); may be repeated.")
+    list[str] | None, option(WORK_PANEL, "--budget", "Hard limit, TYPE=AMOUNT (energy=1400); can be repeated.")
 ]
 CertifyEvery = Annotated[
     str,
     option(
         WORK_PANEL,
         "--certify-every",
-        "Gap and accuracy every so many rounds, charged by their bytes; auto: always where that is free.",
+        "Rounds between certificates (gap and accuracy), charged by their bytes; auto: every round if that is free.",
     ),
 ]
 Precision = Annotated[
@@ -181,7 +187,7 @@ Precision = Annotated[
     option(
         METHOD_PANEL,
         "--precision",
-        "Of numbers on the wire: float64, float32, int16, int8; auto: int8 where bytes are limited or measured.",
+        "Precision of sent numbers: float64, float32, int16, int8; auto: int8 if bytes are limited or measured.",
     ),
 ]
 FreeEvaluation = Annotated[
@@ -189,12 +195,12 @@ FreeEvaluation = Annotated[
     option(
         WORK_PANEL,
         "--free-evaluation",
-        "Charge nothing for certificates and test metrics; else their messages are charged by their bytes.",
+        "Do not charge certificates and test metrics. By default their messages are charged by their bytes.",
     ),
 ]
 Prices = Annotated[
     list[str] | None,
-    option(WORK_PANEL, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); may be repeated; or a TOML file."),
+    option(WORK_PANEL, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); can be repeated; or a TOML file."),
 ]
 
 PrivacyText = Annotated[
@@ -202,8 +208,8 @@ PrivacyText = Annotated[
     option(
         WORK_PANEL,
         "--privacy",
-        "Differential privacy of whole terminals, a budget like others: epsilon=1,delta=1e-6. A given seed makes it a "
-        "simulation. [none]",
+        "Budget for the differential privacy of terminals: epsilon=1,delta=1e-6. With --seed the noise is only "
+        "simulated. [no privacy]",
         show_default=False,
         metavar="EPSILON,DELTA",
     ),
@@ -211,7 +217,7 @@ PrivacyText = Annotated[
 
 
 def _explain_faults(text: str) -> str:
-    """List the faults for ``--faults help``: names with their defaults, and what they mean."""
+    """Print all faults with their defaults and meaning, for ``--faults help``."""
     if text.strip() != "help":
         return text
     from rhfedmtl.training.faults import Faults
@@ -228,7 +234,7 @@ FaultText = Annotated[
     option(
         WORK_PANEL,
         "--faults",
-        "What goes wrong: dropout=0.3,moves=0.1,… (`--faults help` explains all).",
+        "Simulated faults: dropout=0.3,moves=0.1,… (`--faults help` explains all).",
         callback=_explain_faults,
     ),
 ]
@@ -237,20 +243,20 @@ Scale = Annotated[
     option(
         METHOD_PANEL,
         "--scale",
-        "standard-auto (rows of norm 1 where there are more than 16 features, in the mean where fewer), standard-unit, "
+        "standard-auto (rows of norm 1 with more than 16 features, of mean norm 1 with fewer), standard-unit, "
         "standard-rms, standard, unit, none. [standard-auto; standard-rms for regression]",
     ),
 ]
 
 
 def every(text: str) -> Any:
-    """A number of rounds, or auto."""
+    """Return a number of rounds, or the word auto."""
     return int(text) if text.isdecimal() else text
 
 
-def told(**given: Any) -> dict[str, Any]:
-    """The options that were given, weights as numbers unless they are to be chosen."""
-    return {name: _weight(name, value) for name, value in given.items() if value is not None}
+def given_options(**values: Any) -> dict[str, Any]:
+    """Return the options that the user set; weights become numbers, unless they are ``auto``."""
+    return {name: _weight(name, value) for name, value in values.items() if value is not None}
 
 
 def _weight(name: str, value: Any) -> Any:
@@ -262,26 +268,26 @@ def _weight(name: str, value: Any) -> Any:
         raise ConfigError(f"--{name} needs a number, or {AUTO}, got {value!r}") from None
 
 
-def _options(masked: bool | None = None, **given: Any) -> Options:
-    if masked and given.get("channel") not in (None, "masked"):
-        raise ConfigError(f"--masked and --channel {given['channel']}: give one of them")
-    return Options.of(**told(**given | ({"channel": "masked"} if masked else {})))
+def _options(masked: bool | None = None, **values: Any) -> Options:
+    if masked and values.get("channel") not in (None, "masked"):
+        raise ConfigError(f"--masked and --channel {values['channel']}: give one of them")
+    return Options.of(**given_options(**values | ({"channel": "masked"} if masked else {})))
 
 
-def with_learning_options(known: dict[str, tuple[Any, Any]]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Replace the parameter ``options`` of a command by these options of learning."""
-    return lambda command: expand(command, "options", known, _options)
+def with_learning_options(options: dict[str, tuple[Any, Any]]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Replace the parameter ``options`` of a command by these learning options."""
+    return lambda command: expand(command, "options", options, _options)
 
 
 def with_planning_options(command: Callable[..., R]) -> Callable[..., R]:
     """The same for plans, which are made for `rhfedmtl`: options that other algorithms alone heed are not listed."""
-    others = _own(ALGORITHMS).keys() - {each.name for each in ALGORITHMS["rhfedmtl"].options}
-    shown = {name: _changed(*each, hidden=True) if name in others else each for name, each in CHOSEN.items()}
-    return expand(command, "options", shown, _options)
+    unused = _own(ALGORITHMS).keys() - {field.name for field in ALGORITHMS["rhfedmtl"].options}
+    options = {name: _changed(*entry, hidden=True) if name in unused else entry for name, entry in CHOSEN.items()}
+    return expand(command, "options", options, _options)
 
 
 def without_usual(options: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-    """The same where what is not given is that of a run: their help names no other default."""
+    """Return the options without defaults in their help, for commands whose defaults come from a run."""
     return {
         name: _changed(a, default, show_default=False, help=re.sub(r" \[[^]]*\]$", "", a.__metadata__[0].help))
         for name, (a, default) in options.items()
@@ -289,6 +295,6 @@ def without_usual(options: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any
 
 
 def _changed(annotation: Any, default: Any, **changes: Any) -> tuple[Any, Any]:
-    said = copy(annotation.__metadata__[0])
-    vars(said).update(changes)
-    return Annotated[annotation.__origin__, said], default
+    changed_option = copy(annotation.__metadata__[0])
+    vars(changed_option).update(changes)
+    return Annotated[annotation.__origin__, changed_option], default

@@ -1,1 +1,1 @@
-"""What a budget would buy, and what budget a target needs, before anything is spent."""
+"""Predict the work a budget pays for, or the budget a target needs, before a run spends anything."""

@@ -1,8 +1,9 @@
-"""Prices from measurement: how long terminal steps, merges and server iterations take here, and what they send.
+"""Measure prices: time terminal steps, station merges and server iterations on this machine, and count their bytes.
 
-The roles are timed, not a model of them: a terminal answers work orders of different H, and a line through the
-medians gives the time of a step and of an order; a station opens and closes rounds; a cloud hands out anchors and
-takes reports. Bytes are counted from the messages, energy is time multiplied by a stated power.
+The command ``calibrate`` calls this module. It times the real roles. A terminal answers work orders of different H, and
+a line through the median times gives the time of a step and the fixed time of an order. A station opens and closes
+rounds; a cloud hands out anchors and takes reports. The sizes of the messages give the bytes. Energy is time multiplied
+by a stated power, so it is only as good as that power.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from rhfedmtl.roles.messages import Report
 
 Clock = Callable[[], float]
 _SHORTEST_STEPS, _LONGEST_STEPS = 64, 4096
-_LONGEST_SECONDS = 0.02  # one order of the largest H is to take about this long
+_LONGEST_SECONDS = 0.02  # The largest H is chosen to make an order about this long.
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What is timed: a station with its terminals, each with rows of so many features, and a cloud over the tasks.
+    """Sizes of the timed network: one station with its terminals and rows, and a cloud over all tasks.
 
-    ``columns`` is the number of models per task: 1, or the number of classes. Medians are over ``repeats``.
+    ``columns`` is the number of models per task: 1, or the number of classes. Each time is a median over ``repeats``.
     """
 
     features: int = 100
@@ -46,7 +47,7 @@ class Bench:
     repeats: int = 15
 
     def __post_init__(self) -> None:
-        """Refuse sizes that cannot be."""
+        """Refuse impossible sizes."""
         for name in ("features", "rows", "columns", "terminals", "tasks", "repeats"):
             count = getattr(self, name)
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -57,7 +58,7 @@ class Bench:
             raise ConfigError(f"dtype {self.dtype!r}: rows are float32 or float64")
 
     def federation(self) -> Federation:
-        """One station's terminals with random rows of norm 1 and random labels."""
+        """Return the terminals of one station with random rows of norm 1 and random labels."""
         rng = np.random.default_rng(0)
         n = self.rows * self.terminals
         X = rng.standard_normal((n, self.features))
@@ -76,7 +77,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Power:
-    """Watts that nodes draw while they work, and how much slower a terminal is than the machine that was timed."""
+    """Watts that nodes draw while they work, and the factor by which a terminal is slower than the timed machine."""
 
     terminal_watts: float = 2.0
     station_watts: float = 50.0
@@ -84,17 +85,17 @@ class Power:
     terminal_slowdown: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what no node can draw."""
+        """Refuse impossible powers."""
         for name in ("terminal_watts", "station_watts", "cloud_watts", "terminal_slowdown"):
             value = getattr(self, name)
-            least = name == "terminal_slowdown"
-            if not np.isfinite(value) or value < 0.0 or (least and value == 0.0):
-                raise ConfigError(f"{name}={value}: it must be a finite number {'> 0' if least else '>= 0'}")
+            positive = name == "terminal_slowdown"
+            if not np.isfinite(value) or value < 0.0 or (positive and value == 0.0):
+                raise ConfigError(f"{name}={value}: it must be a finite number {'> 0' if positive else '>= 0'}")
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured, in seconds and bytes; ``orders`` has the median time of an order for each H."""
+    """Measured seconds and bytes; ``orders`` maps H to the median time of an order."""
 
     bench: Bench
     step_seconds: float
@@ -105,7 +106,7 @@ class Calibration:
     bytes: MessageSizes
 
     def cost(self, power: Power | None = None, **links: Link | None) -> Cost:
-        """Prices of time (elapsed, s), energy (J) and bytes; what an order costs whatever its H counts to the round.
+        """Return prices of time (elapsed, s), energy (J) and bytes; the fixed time of an order counts to the round.
 
         Without ``links`` (as `with_links` takes them) bytes take no time and no energy.
         """
@@ -128,7 +129,7 @@ class Calibration:
         return with_links(cost, **links)
 
     def to_dict(self) -> dict[str, Any]:
-        """All that was measured, as plain values."""
+        """Return all measurements as plain values."""
         return asdict(self)
 
 
@@ -142,13 +143,14 @@ def calibrate(bench: Bench | None = None, *, clock: Clock = time.perf_counter) -
 
 
 def price_file(calibration: Calibration, cost: Cost, power: Power) -> str:
-    """Text of a price file for ``--cost``, which says where its numbers come from."""
+    """Return the text of a price file for ``--cost``, with a header that names the source of its numbers."""
     b = calibration.bench
     head = [
         f"# Measured by rhfedmtl calibrate, for {b.terminals} terminals of a station, {b.rows} {b.dtype} rows of",
         f"# {b.features} features each, {b.columns} model(s) per task and {b.tasks} tasks. Time in seconds, energy in",
-        f"# joules at {power.terminal_watts:g} W per terminal ({power.terminal_slowdown:g} times as slow as here),",
-        f"# {power.station_watts:g} W per station and {power.cloud_watts:g} W for the cloud; bytes as in the messages.",
+        f"# joules at {power.terminal_watts:g} W per terminal ({power.terminal_slowdown:g} times slower than this",
+        f"# machine), {power.station_watts:g} W per station and {power.cloud_watts:g} W for the cloud; bytes are the",
+        "# sizes of the messages.",
         "",
         "",
     ]
@@ -156,7 +158,7 @@ def price_file(calibration: Calibration, cost: Cost, power: Power) -> str:
 
 
 class _Timed:
-    """The roles under the clock."""
+    """Run the roles and take their times."""
 
     def __init__(self, bench: Bench, clock: Clock) -> None:
         self.bench, self.method, self.clock = bench, DualMethod(), clock
@@ -165,11 +167,11 @@ class _Timed:
         self._number = 0
 
     def round(self, steps: int) -> tuple[float, list[float]]:
-        """One BS iteration: seconds of the station, and of every terminal."""
+        """Run one BS iteration and return the seconds of the station and of every terminal."""
         station, self._number = self.network.stations[0], self._number + 1
         start = self.clock()
         orders = station.open_round(self._number, dict.fromkeys(station.members, steps))
-        own = self.clock() - start
+        opening = self.clock() - start
         updates, terminals = [], []
         for order in orders:
             start = self.clock()
@@ -180,10 +182,13 @@ class _Timed:
             if update is not None:
                 station.receive(update)
         station.close_round()
-        return own + self.clock() - start, terminals
+        return opening + self.clock() - start, terminals
 
     def terminal(self) -> tuple[float, float, dict[int, float]]:
-        """Seconds of a step and of an order, by the line that fits the medians over H best (relative errors)."""
+        """Return the seconds of a step, the seconds of an order, and the median time of an order for each H.
+
+        The line through the medians has the smallest relative errors.
+        """
         shortest = self._median(_SHORTEST_STEPS)
         longest = int(_SHORTEST_STEPS * _LONGEST_SECONDS / max(shortest, 1e-9))
         longest = min(max(longest, 8 * _SHORTEST_STEPS), _LONGEST_STEPS)
@@ -193,11 +198,11 @@ class _Timed:
         return step, order, orders
 
     def station(self) -> float:
-        """Seconds that a station works in a round."""
+        """Return the seconds that a station works in a round."""
         return float(np.median([self.round(1)[0] for _ in range(max(5, self.bench.repeats))]))
 
     def cloud(self) -> float:
-        """Seconds of a server iteration over all tasks."""
+        """Return the seconds of a server iteration over all tasks."""
         cloud = Cloud(self.method.relationship, self.bench.tasks, self.network.shape)
         v = np.zeros(self.network.shape)
         seconds = []
@@ -211,17 +216,17 @@ class _Timed:
         return float(np.median(seconds))
 
     def _median(self, steps: int) -> float:
-        """Median seconds of an order of H steps, over terminals and repetitions."""
+        """Return the median seconds of an order of H steps, over terminals and repetitions."""
         repeats = -(-self.bench.repeats // self.bench.terminals)
         return float(np.median([s for _ in range(max(2, repeats)) for s in self.round(steps)[1]]))
 
 
 def fit_line(H: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Slope and intercept, neither negative, with the least squared relative error."""
+    """Return the non-negative slope and intercept with the smallest squared relative error."""
     weight = 1.0 / np.maximum(seconds, 1e-12)
     A = np.stack([H, np.ones_like(H)], axis=1) * weight[:, None]
     slope, intercept = np.linalg.lstsq(A, seconds * weight, rcond=None)[0]
-    if intercept < 0.0:  # the line then goes through the origin
+    if intercept < 0.0:  # An order cannot take negative time: fit a line through the origin.
         slope, intercept = float((A[:, 0] @ (seconds * weight)) / (A[:, 0] @ A[:, 0])), 0.0
     if slope < 0.0:
         slope, intercept = 0.0, float(np.median(seconds))

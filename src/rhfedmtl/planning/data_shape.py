@@ -1,4 +1,8 @@
-"""A federation in numbers alone: enough to price a run, without any data."""
+"""Describe a federation by its sizes: enough to price a run without any data.
+
+A plan without data starts from a `DataShape`; a plan with data starts from a federation. Both become the `Situation`
+from which a policy plans. This module charges round zero to that situation, but it never trains.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +32,10 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DataShape:
-    """So many tasks, terminals and rows, dealt out as a split would deal them.
+    """Numbers of tasks, terminals and rows; terminals get their rows as in a split.
 
     ``samples_per_task`` counts training and test rows together. ``features`` and ``columns`` (models per task: 1, or
-    the number of classes) are needed only where bytes have a price.
+    the number of classes) are needed only if bytes have a price.
     """
 
     tasks: int = 5
@@ -44,7 +48,7 @@ class DataShape:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse shapes that no split could make."""
+        """Refuse shapes that no split can have."""
         for name in ("tasks", "terminals", "samples_per_task", "columns"):
             count = getattr(self, name)
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -63,11 +67,11 @@ class DataShape:
 
     @property
     def train_rows(self) -> int:
-        """Training rows of a task: what a split leaves after it has rounded the test rows."""
+        """Training rows of a task, after the split has rounded the number of test rows."""
         return self.samples_per_task - int(np.floor(self.samples_per_task * self.test_fraction + 0.5))
 
     def sizes(self) -> IntArray:
-        """Rows of every terminal, tasks one after the other; two equal classes where a partition looks at classes."""
+        """Return the rows of every terminal, ordered by task; a partition by class sees two equal classes."""
         deal = self.partition or Iid()
         if isinstance(deal, Iid | Blocks):
             return np.tile(even(self.train_rows, self.terminals), self.tasks)
@@ -80,7 +84,7 @@ class DataShape:
 
 
 def situation_of(subject: Federation | DataShape, method: DualMethod, settings: Settings, cost: Cost) -> Situation:
-    """Situation before the first round: round zero is charged, nothing is limited."""
+    """Return the situation before the first round: round zero is charged, and there is no budget."""
     ledger = Ledger(cost)
     features, columns = width_of(subject, cost)
     shape = (method.rows(columns), features + method.intercept)
@@ -114,12 +118,12 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
         certify_every=settings.certify_every,
         seed=settings.seed,
     )
-    ledger.charge(situation.certificate_event())  # the last one is paid for from the start
+    ledger.charge(situation.certificate_event())  # A run reserves its last certificate at the start.
     return situation
 
 
 def opening(subject: Federation | DataShape, method: DualMethod, settings: Settings, cost: Cost) -> list[Event]:
-    """Messages of round zero, as a run charges them; none where nobody needs to know their sizes."""
+    """Return the messages of round zero, as a run charges them; an empty list if their sizes are not needed."""
     features, _ = width_of(subject, cost)
     if not features:
         return []
@@ -130,20 +134,20 @@ def opening(subject: Federation | DataShape, method: DualMethod, settings: Setti
         preparation, numbers = None, not method.loss.classifier
     labels = method.intercept and numbers
     among = method.channel.masked_among(layout.members)
-    below, above = round_zero_bytes(
+    station_bytes, cloud_bytes = round_zero_bytes(
         scaled, labels=labels, preparation=preparation, masked_among=among, channel=method.channel
     )
-    return round_zero_events(layout, below, above)
+    return round_zero_events(layout, station_bytes, cloud_bytes)
 
 
 def cheapest_plan(start: Situation, local_steps: int = 1) -> dict[str, float]:
-    """Cost, per type, of the least that a run can do: round zero, one server iteration, one round."""
+    """Return the cost per type of the smallest possible run: round zero and one server iteration of one round."""
     price = event_totals(start.prices, start.cloud_event(), start.round_event(local_steps))
     return {name: amount + start.ledger.spent[name] for name, amount in price.items()}
 
 
 def width_of(subject: Federation | DataShape, cost: Cost) -> tuple[int, int]:
-    """Features and models per task; 0 features where nobody needs to know."""
+    """Return the number of features and of models per task; 0 features if the number is unknown and not needed."""
     if isinstance(subject, Federation):
         return subject.n_features, len(subject.class_names) if subject.kind == "classes" else 1
     if subject.features is None:

@@ -1,8 +1,9 @@
-"""Plan before run: what a budget buys, before anything is spent.
+"""Plan before a run: the work, the rounds and the cost that a budget buys.
 
-A plan is a dry run (`rhfedmtl.planning.dry_run`): the policy is asked as in a run, its server iterations are priced as
-the ledger would price them, and nothing is learned. The remaining suboptimality is an estimate by the model of progress
-of the policy ``measured``; where there is data, a pilot predicts the gap (`rhfedmtl.planning.pilot`).
+The commands ``plan`` and the dashboard's what-if page call `plan`. A plan is a dry run (`rhfedmtl.planning.dry_run`):
+the policy plans as in a run, the module prices its server iterations as the ledger would, and nothing is trained. The
+remaining suboptimality is an estimate by the progress model of the policy ``measured``. With data, a pilot predicts the
+certified gap (`rhfedmtl.planning.pilot`). The result is a `PlanReport`; `rhfedmtl.planning.words` turns it into text.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ from rhfedmtl.training.settings import Settings
 
 CURVE_POINTS = 48
 PRIOR = (
-    "the remaining suboptimality is a prior estimate: right for comparing plans, too optimistic for long runs; with "
-    "--data a pilot predicts the gap"
+    "the remaining suboptimality is a prior estimate: use it to compare plans; it is too optimistic for long runs; "
+    "with --data a pilot predicts the gap"
 )
 MOST_STEPS = 10_000
-"""Ranges of H are looked for up to here."""
-_NUDGE = 0.1  # shadow prices are slopes over ±10 % of a budget: whole rounds and steps make anything finer jump
+"""Largest H in ranges of feasible H."""
+_NUDGE = 0.1  # Shadow prices are slopes over ±10 % of a budget: rounds are integers, so smaller changes jump.
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What one H means: cost of a round, rounds that the budget pays and what they leave; with a bound, K and cost.
+    """Cost of a round with this H, the affordable rounds, and the remaining suboptimality; with a bound also K.
 
-    ``remaining_suboptimality`` is the share of the initial one after the affordable rounds, by the model of progress.
-    ``bound_rounds`` is K(H) of the policy's bound, ``cost`` that of M K(H) rounds.
+    ``remaining_suboptimality`` is the share of the initial suboptimality after the affordable rounds, by the model of
+    progress. ``bound_rounds`` is K(H) of the policy's bound, and ``cost`` is the cost of M K(H) rounds.
     """
 
     local_steps: int
@@ -69,12 +70,11 @@ class CurvePoint:
 class PlanReport:
     """A plan in plain values.
 
-    ``local_steps`` is H of the first server iteration (the median where terminals differ) and ``local_steps_range``
-    holds for all of them; ``station_rounds`` is K, ``cloud_rounds`` M. ``feasible_steps`` are the H that each
-    budget allows, as ranges (looked for up to `MOST_STEPS`), and ``together`` those that all of them allow.
-    ``shadow_price`` is the fall of the logarithm of what is left to gain, per unit of the type. ``privacy`` is the plan
-    of a private run; of it and of epsilon the shadow price is the fall of the logarithm of what noise takes.
-    ``weights`` are the λ1 and λ2 that the plan is for.
+    ``local_steps`` is H of the first server iteration (the median if terminals differ) and ``local_steps_range`` covers
+    all iterations; ``station_rounds`` is K, ``cloud_rounds`` M. ``feasible_steps`` are the H that each budget allows,
+    as ranges (up to `MOST_STEPS`); ``together`` are the H that all budgets allow. ``shadow_price`` is the fall of the
+    logarithm of the remaining suboptimality, per unit of the type. ``privacy`` is the plan of a private run; the shadow
+    price of epsilon is the fall of the logarithm of the cost of noise. ``weights`` are the planned λ1 and λ2.
     """
 
     policy: str
@@ -121,7 +121,7 @@ class PlanReport:
         return facts_html(f"Plan by policy {self.policy}", facts)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain values that JSON can hold; what is infinite is None."""
+        """Return all fields as plain values for JSON; infinite values become None."""
         table: dict[str, Any] = plain(self)
         return table
 
@@ -138,12 +138,41 @@ def plan(
     keep: Path | None = None,
     weights: OpenWeights | None = None,
 ) -> PlanReport:
-    """What ``policy`` would do with the budget of ``ledger``, what it would cost, and what it would leave.
+    """Return the work that ``policy`` would do with the budget of ``ledger``, its cost, and the expected result.
 
-    ``subject`` is data, its `DataShape`, or a `Pilot` that was kept. With data a pilot of ``pilot_rounds`` rounds (a
-    quarter of the run, 5 to 256) is simulated in memory, under the ``faults``, to predict the gap; it is not charged,
-    ``ledger`` stays as it is, and ``keep`` names a file for the pilot. 0 plans from the sizes alone. ``weights`` that
-    are open are chosen in it, as a run would.
+    With data, a pilot of ``pilot_rounds`` rounds (default: a quarter of the run, 5 to 256) is simulated in memory to
+    predict the gap. The pilot is not charged, and ``ledger`` does not change.
+
+    Parameters
+    ----------
+    subject : Federation, DataShape or Pilot
+        Data, sizes alone, or a saved pilot.
+    method : DualMethod, optional
+        Loss, relationship and channel. Default: `DualMethod()`.
+    policy : Policy, optional
+        Chooses H and K. Default: `Measured()`.
+    settings : Settings, optional
+        Seed, scaling and largest number of rounds.
+    ledger : Ledger
+        Prices and budget.
+    pilot_rounds : int, optional
+        Length of the pilot; 0 plans from the sizes alone.
+    faults : Faults, optional
+        Faults that the pilot simulates.
+    keep : Path, optional
+        File to save the pilot in.
+    weights : OpenWeights, optional
+        Open λ1 and λ2; the pilot chooses them as a run would.
+
+    Returns
+    -------
+    PlanReport
+        The plan in plain values.
+
+    Raises
+    ------
+    BudgetError
+        If there is no budget for a policy that needs one, or if the budget cannot pay one round.
     """
     method, policy, settings = method or DualMethod(), policy or Measured(), settings or Settings()
     faults, pilot, cost = faults or Faults(), None, ledger.cost
@@ -155,11 +184,11 @@ def plan(
     _check_affordable(start, policy, ledger)
     start = replace(start, ledger=start.ledger.with_budget(ledger.budget))
     if not isinstance(subject, Federation) or pilot_rounds == 0:
-        unseen = [name for name in ("station_away", "moves", "churn", "late_rows") if getattr(faults, name)]
-        if unseen:
+        unpredictable = [name for name in ("station_away", "moves", "churn", "late_rows") if getattr(faults, name)]
+        if unpredictable:
             raise ConfigError(
-                f"what {', '.join(unseen)} would do is not known without rounds: give --data, so that a pilot meets "
-                "with it"
+                f"the effect of {', '.join(unpredictable)} is unknown without rounds: give --data, so that a pilot "
+                "can simulate it"
             )
     if isinstance(subject, Pilot):
         pilot = subject.under(start, faults)
@@ -189,37 +218,37 @@ def plan_private(
     ledger: Ledger,
     faults: Faults | None = None,
 ) -> PlanReport:
-    """What a bound on privacy buys together with a budget: R, H, C and noise, from public numbers alone."""
+    """Plan a run with a bound on privacy and a budget: R, H, C and noise, from public numbers alone."""
     kind = subject.kind if isinstance(subject, Federation) else "classes" if subject.columns > 1 else "binary"
     method = options.changed(merge="add").method(kind)
     start = situation_of(subject, method, settings, ledger.cost)
     _check_affordable(start, Fixed(1), ledger)
     start = replace(start, ledger=start.ledger.with_budget(ledger.budget))
     features, columns = width_of(subject, ledger.cost)
-    options, made = design("rhfedmtl", options, kind, start, privacy, (columns, features + options.intercept))
-    algorithm = made.applied(build("rhfedmtl", options, kind))
-    limited = made.ledger(ledger)
+    options, private_plan = design("rhfedmtl", options, kind, start, privacy, (columns, features + options.intercept))
+    algorithm = private_plan.applied(build("rhfedmtl", options, kind))
+    limited = private_plan.ledger(ledger)
     assert isinstance(algorithm.method, DualMethod)
-    found = plan(subject, algorithm.method, algorithm.policy, settings, ledger=limited, pilot_rounds=0, faults=faults)
-    cost = {**found.cost, RESOURCE: found.cost[RESOURCE] + made.certificate_price}
+    report = plan(subject, algorithm.method, algorithm.policy, settings, ledger=limited, pilot_rounds=0, faults=faults)
+    cost = {**report.cost, RESOURCE: report.cost[RESOURCE] + private_plan.certificate_price}
     return replace(
-        found,
-        privacy=made,
+        report,
+        privacy=private_plan,
         cost=cost,
-        share={**found.share, RESOURCE: cost[RESOURCE] / found.budget[RESOURCE]},
-        binding=binding(cost, found.budget),
-        shadow_price={**found.shadow_price, **made.shadow_price},
-        notes=[*(note for note in found.notes if note != PRIOR), *made.notes],
+        share={**report.share, RESOURCE: cost[RESOURCE] / report.budget[RESOURCE]},
+        binding=binding(cost, report.budget),
+        shadow_price={**report.shadow_price, **private_plan.shadow_price},
+        notes=[*(note for note in report.notes if note != PRIOR), *private_plan.notes],
     )
 
 
 def policy_name(policy: Policy) -> str:
-    """Name under which the command line knows a policy."""
+    """Return the name of a policy on the command line."""
     return policy.bound if isinstance(policy, Theoretical) else type(policy).__name__.lower()
 
 
 class _Planner:
-    """One plan in the making: the situation at the start, and what the pilot showed of it."""
+    """Builds one plan from the situation at the start and, if there is one, the pilot."""
 
     def __init__(
         self,
@@ -239,16 +268,18 @@ class _Planner:
         self.dry_run = self._dry_run(policy, self.budget)
 
     def report(self) -> PlanReport:
-        """Put everything together."""
+        """Return the complete plan."""
         first, total = self.dry_run.first, self.spent(self.dry_run)
         if first is None:
-            s, asked = self.start, self.policy.plan(self.start)
-            steps = 1 if asked is None else int(asked.local_steps.max())
-            dear = event_totals(s.prices, s.cloud_event(), s.round_event(1 if asked is None else asked.local_steps))
+            s, rejected_plan = self.start, self.policy.plan(self.start)
+            steps = 1 if rejected_plan is None else int(rejected_plan.local_steps.max())
+            round_price = event_totals(
+                s.prices, s.cloud_event(), s.round_event(1 if rejected_plan is None else rejected_plan.local_steps)
+            )
             raise BudgetError(
-                f"policy '{policy_name(self.policy)}' asks for H={steps}, and one such round costs "
-                f"{amounts_text(dear)} of {amounts_text(self.budget)}; the cheapest feasible plan (H=1, K=1, M=1) "
-                f"costs {amounts_text(cheapest_plan(s))}: raise the budget, or take another policy"
+                f"policy '{policy_name(self.policy)}' plans H={steps}, and such a round costs "
+                f"{amounts_text(round_price)} of {amounts_text(self.budget)}; the cheapest feasible plan (H=1, K=1, "
+                f"M=1) costs {amounts_text(cheapest_plan(s))}: raise the budget, or take another policy"
             )
         H = steps_of(self.start, first)
         K = first.station_rounds
@@ -284,21 +315,24 @@ class _Planner:
             weights=self.weights,
         )
 
-    def spent(self, done: DryRun) -> dict[str, float]:
-        """Cost of a dry run and of round zero, as the ledger reports it: within its slack, a limit is the limit."""
-        before = self.start.ledger.spent
-        total = {name: amount + before.get(name, 0.0) for name, amount in done.spent.items()}
+    def spent(self, run: DryRun) -> dict[str, float]:
+        """Return the cost of a dry run and of round zero, at most the budget: the ledger allows a small slack."""
+        opening_cost = self.start.ledger.spent
+        total = {name: amount + opening_cost.get(name, 0.0) for name, amount in run.spent.items()}
         return {name: min(amount, self.budget.get(name, math.inf)) for name, amount in total.items()}
 
     def _dry_run(self, policy: Policy, budget: dict[str, float]) -> DryRun:
-        """From the start, or the pilot's rounds and then on paper."""
+        """Run dry from the start, or from the end of the pilot."""
         if self.pilot is not None:
-            return self.pilot.whole(policy, budget, self.settings.max_rounds)
+            return self.pilot.complete_run(policy, budget, self.settings.max_rounds)
         rest = replace(self.start, ledger=self.start.ledger.with_budget(budget))
         return dry_run(policy, rest, self.outlook, self.settings.max_rounds - self.start.rounds)
 
     def _shadow_price(self, name: str) -> float:
-        """Fall of the predicted logarithm per unit of one budget, as a slope over ±10 % of it; plans of theory stay."""
+        """Return the fall of the predicted logarithm per unit of one budget, as a slope over ±10 % of the budget.
+
+        Policies of theory keep their plan; the others plan again.
+        """
         if self.spent(self.dry_run)[name] < self.budget[name] * (1.0 - _NUDGE):
             return 0.0
         frozen = isinstance(self.policy, Theoretical) and self.dry_run.first is not None
@@ -314,50 +348,53 @@ class _Planner:
         (more, at_more), (less, at_less) = ends
         return max(0.0, (at_less - at_more) / (more - less)) if more > less else 0.0
 
-    def _value(self, done: DryRun) -> float:
-        """Logarithm of what is left to gain: of the gap where a pilot can tell, else of the model's suboptimality."""
-        return done.log_left if self.pilot is None else math.log(max(self.pilot.forecast(done).expected, 1e-300))
+    def _value(self, run: DryRun) -> float:
+        """Return the logarithm of the predicted gap or, without a pilot, of the remaining suboptimality."""
+        return run.log_left if self.pilot is None else math.log(max(self.pilot.forecast(run).expected, 1e-300))
 
     def _by_station(self) -> list[list[int]]:
-        """Smallest and largest H under every station."""
+        """Return the smallest and largest H of every station."""
         task, H = self.start.layout.terminal_task, self.dry_run.first.local_steps  # type: ignore[union-attr]
         return [[int(H[task == b].min()), int(H[task == b].max())] for b in range(self.start.layout.n_tasks)]
 
     def _most_steps(self) -> int:
-        """How far curves go over H: past the largest terminal, at least to 64."""
+        """Return the largest H of the curves: beyond the largest terminal, and at least 64."""
         return max(64, 2 * int(self.start.sizes.max())) + 1
 
     def _feasible(self) -> dict[str, list[list[int]]]:
-        """H that each budget allows and that all allow: f(H) within it by the bound, else one affordable round."""
-        s, room = self.start, self.start.ledger.remaining
+        """Return the H that each budget allows and that all allow.
+
+        A policy with a bound needs f(H) ≤ budget, any other policy an affordable round.
+        """
+        s, remaining = self.start, self.start.ledger.remaining
         if isinstance(self.policy, Theoretical):
-            # Try H = 1, 2, … until f(H) fits no budget any more, or far enough.
-            most, fits_any = self._most_steps(), True
+            # Try H = 1, 2, … until f(H) exceeds every budget, or up to MOST_STEPS.
+            largest, fits_any = self._most_steps(), True
             while fits_any:
-                cost = self.policy.forecast(s, most).cost
-                within = {name: cost[name] <= limit for name, limit in room.items()}
-                fits_any = any(mask[-1] for mask in within.values()) and most < MOST_STEPS
-                most = min(4 * most, MOST_STEPS)
+                cost = self.policy.forecast(s, largest).cost
+                within = {name: cost[name] <= limit for name, limit in remaining.items()}
+                fits_any = any(mask[-1] for mask in within.values()) and largest < MOST_STEPS
+                largest = min(4 * largest, MOST_STEPS)
             together = np.logical_and.reduce(list(within.values()))
             return {name: _ranges(mask) for name, mask in {**within, "together": together}.items()}
         cloud = event_totals(s.prices, s.cloud_event())
         highest = {
             name: steps_affordable(s.prices, s.round_event(1), {name: limit - cloud[name]}, MOST_STEPS)
-            for name, limit in room.items()
+            for name, limit in remaining.items()
         }
         return {
-            name: [[1, most]]
-            for name, most in {**highest, "together": min(highest.values(), default=MOST_STEPS)}.items()
+            name: [[1, largest]]
+            for name, largest in {**highest, "together": min(highest.values(), default=MOST_STEPS)}.items()
         }
 
     def _curve(self) -> list[CurvePoint]:
-        """The cost of some H from 1 to past the largest terminal: all of them where they are few."""
-        most = self._most_steps()
-        H = np.arange(1, most + 1)
-        if most > CURVE_POINTS:
-            H = np.unique(np.concatenate([np.arange(1, 17), np.geomspace(1, most, CURVE_POINTS).astype(np.int64)]))
+        """Return the cost of each H from 1 to beyond the largest terminal, thinned out if there are many."""
+        largest = self._most_steps()
+        H = np.arange(1, largest + 1)
+        if largest > CURVE_POINTS:
+            H = np.unique(np.concatenate([np.arange(1, 17), np.geomspace(1, largest, CURVE_POINTS).astype(np.int64)]))
         rounds = cost_curve(self.start.prices, self.start.round_event(1), H)
-        bound = self.policy.forecast(self.start, most) if isinstance(self.policy, Theoretical) else None
+        bound = self.policy.forecast(self.start, largest) if isinstance(self.policy, Theoretical) else None
         cloud = event_totals(self.start.prices, self.start.cloud_event())
         most_rounds = self.settings.max_rounds if self.budget else self.dry_run.rounds
         points = []
@@ -372,7 +409,7 @@ class _Planner:
         return points
 
     def _shape(self) -> dict[str, Any]:
-        """Sizes that the plan was made for."""
+        """Return the sizes that the plan assumes."""
         s = self.start
         return {
             "tasks": s.layout.n_tasks,
@@ -383,48 +420,48 @@ class _Planner:
         }
 
     def _notes(self) -> list[str]:
-        """What a reader should know before believing the numbers."""
+        """Return the limitations that a reader must know."""
         notes = []
         if self.pilot is not None:
-            whole = "is the whole run" if self.pilot.stretch(self.dry_run) <= 1.0 else "is extrapolated"
-            known = "a pilot that was kept had" if isinstance(self.subject, Pilot) else "a pilot has"
+            coverage = "covers the complete run" if self.pilot.stretch(self.dry_run) <= 1.0 else "is extrapolated"
+            source = "a saved pilot had" if isinstance(self.subject, Pilot) else "a pilot had"
             notes.append(
-                f"{known} {self.pilot.rounds} rounds, simulated in memory {PILOTS} times and not charged; "
-                f"it {whole}, and the interval is meant to hold {100 * LEVEL:.0f} % of final gaps"
+                f"{source} {self.pilot.rounds} rounds, simulated in memory {PILOTS} times and not charged; "
+                f"it {coverage}, and the interval should contain {100 * LEVEL:.0f} % of final gaps"
             )
         else:
             notes.append(PRIOR)
         if self.budget and binding(self.dry_run.spent, self.budget) is None:
-            notes.append("no limited type has a price here: only the limit on rounds would end such a run")
+            notes.append("no limited type has a price: only the limit on rounds ends this run")
         if isinstance(self.policy, Theoretical):
             if not (scale := self.settings.scale).endswith("unit"):
-                few = " where features are few" if scale == "standard-auto" else ""
-                notes.append(f"theory assumes rows of norm 1, and scaling '{scale}' does not see to that{few}")
+                few = " if there are few features" if scale == "standard-auto" else ""
+                notes.append(f"theory assumes rows of norm 1, which scaling '{scale}' does not ensure{few}")
             notes.append(BOUND_NOTES[self.policy.bound])
         return notes
 
 
 FROM = {Federation: "data", DataShape: "numbers", Pilot: "a stored pilot"}
 BOUND_NOTES = {
-    "paper": "the paper's K is necessary, not sufficient: a run that does K rounds need not reach its target",
-    "authors": "the authors' curve draws the paper's cost figure; it promises nothing",
-    "sound": "the sound K is guaranteed in expectation and far too careful: use it to compare H",
+    "paper": "the paper's K is necessary, not sufficient: a run of K rounds may miss its target",
+    "authors": "the authors' curve reproduces the paper's cost figure; it guarantees nothing",
+    "sound": "the sound K is guaranteed in expectation, and very conservative: use it to compare H",
 }
 
 
 def _check_affordable(start: Situation, policy: Policy, ledger: Ledger) -> None:
-    """Refuse a budget that cannot pay round zero and one round; says what the cheapest plan costs."""
-    least = policy.local_steps if isinstance(policy, Fixed) else 1
-    price = cheapest_plan(start, least)
+    """Refuse a budget that cannot pay round zero and one round; the error names the cost of the cheapest plan."""
+    steps = policy.local_steps if isinstance(policy, Fixed) else 1
+    price = cheapest_plan(start, steps)
     if not fits(price, ledger.budget.with_slack()):
         costs = amounts_text({name: price[name] for name in ledger.budget})
         raise BudgetError(
-            f"budget {amounts_text(ledger.budget)} cannot pay one round: the cheapest feasible plan (H={least}, K=1, "
+            f"budget {amounts_text(ledger.budget)} cannot pay one round: the cheapest feasible plan (H={steps}, K=1, "
             f"M=1) costs {costs}; raise the budget or lower the prices"
         )
 
 
 def _ranges(mask: npt.NDArray[np.bool_]) -> list[list[int]]:
-    """Stretches of H = 1, 2, … that are True, as [first, last]."""
+    """Return the stretches of H = 1, 2, … where ``mask`` is True, as [first, last]."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     return [[int(first) + 1, int(last)] for first, last in edges.reshape(-1, 2)]

@@ -1,4 +1,8 @@
-"""What a plan is asked for in plain values: as on a command line, and on the page that shows the same."""
+"""Turn the plain values of a command line or a web page into a plan.
+
+The commands ``plan`` and the what-if page of the dashboard fill a `PlanRequest` and call `PlanRequest.plan` (from a
+budget to its result) or `PlanRequest.seek` (from a target to its budget). Values that do not fit raise a `ConfigError`.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +34,10 @@ from rhfedmtl.training.settings import Settings
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a plan is made from: data, sizes alone, or a pilot that was kept; how to learn; prices and budgets.
+    """Input of a plan: data, sizes alone, or a saved pilot; options of learning; prices and budgets.
 
-    Without data the ``request`` has sizes only, and ``features`` and ``columns`` are those of `DataShape`. ``keep``
-    names a file for the pilot of a plan with data.
+    Without data, ``request`` has only sizes, and ``features`` and ``columns`` are the fields of `DataShape`. ``keep``
+    is a file in which a plan with data saves its pilot.
     """
 
     request: Request
@@ -51,10 +55,10 @@ class PlanRequest:
     keep: Path | None = None
 
     def plan(self, pilot_rounds: int | None = None) -> PlanReport:
-        """What the budget buys, under a bound on privacy where there is one."""
+        """Return the plan for the budget, with a bound on privacy if ``privacy`` sets it."""
         faults, ledger = Faults.parse(self.faults, self.seed), Ledger(*self.resources)
         if self.pilot is not None:
-            return plan(self.pilot, *self._how(self._kind), ledger=ledger, faults=faults)
+            return plan(self.pilot, *self._learner(self._kind), ledger=ledger, faults=faults)
         if self.privacy:
             RunConfig(options=self.options, scale=self.scale, privacy=self.privacy, faults=self.faults).check()
         subject = self._federations(1)[0] if self.with_data else self._shape()
@@ -62,24 +66,24 @@ class PlanRequest:
         if self.privacy:
             bound = Privacy.parse(self.privacy)
             return plan_private(subject, self.options, self._settings(kind), bound, ledger=ledger, faults=faults)
-        how = self._how(kind)
+        learner = self._learner(kind)
         extra: dict[str, Any] = {"pilot_rounds": pilot_rounds, "keep": self.keep, "weights": self._weights()}
-        return plan(subject, *how, ledger=ledger, faults=faults, **extra)
+        return plan(subject, *learner, ledger=ledger, faults=faults, **extra)
 
     def seek(self, target: Target, resource: str | None, *, seeds: int, points: int, watch: Watcher) -> TargetReport:
-        """What budget reaches a target: by runs with so many seeds, or by theory where there is no data."""
+        """Return the budget that reaches ``target``: by simulation with ``seeds`` seeds, or by theory without data."""
         cost, budget = self.resources
         budget.check(cost)
         limits: dict[str, Any] = {"cost": cost, "budget": budget, "resource": resource}
         if not self.with_data:
-            method, policy, settings = self._how(self._kind)
+            method, policy, settings = self._learner(self._kind)
             return seek_in_theory(self._shape(), target, method, settings, policy=policy, **limits)
         federations = self._federations(seeds)
-        how = self._how(federations[0].kind)
-        return seek(federations, target, *how, points=points, watch=watch, weights=self._weights(), **limits)
+        learner = self._learner(federations[0].kind)
+        return seek(federations, target, *learner, points=points, watch=watch, weights=self._weights(), **limits)
 
     def configuration(self) -> dict[str, Any]:
-        """All of it in plain values."""
+        """Return the request in plain values."""
         return {
             "command": "plan",
             "data": self.request.to_dict() if self.with_data else None,
@@ -90,20 +94,20 @@ class PlanRequest:
 
     @cached_property
     def resources(self) -> tuple[Cost, Budget]:
-        """Prices and limits."""
+        """Prices and budgets."""
         return read_resources(self.cost, self.budget, default=("energy",))
 
     @property
     def _kind(self) -> str:
-        """Kind of labels, where there is no data to tell."""
+        """Kind of labels if there is no data to show it."""
         return "classes" if self.columns > 1 else "regression" if self.options.loss == "squared" else "binary"
 
-    def _how(self, kind: str) -> tuple[DualMethod, Policy, Settings]:
-        """How to learn from labels of this kind, who decides the work, and how to run."""
+    def _learner(self, kind: str) -> tuple[DualMethod, Policy, Settings]:
+        """Return method, policy and settings for labels of this kind."""
         return self.options.method(kind), self.options.chosen_policy("measured"), self._settings(kind)
 
     def _weights(self) -> OpenWeights | None:
-        """Weights that a run would choose in its first rounds."""
+        """Return the weights that a run would choose in its first rounds."""
         return OpenWeights.of(RunConfig(options=self.options, faults=self.faults))
 
     def _settings(self, kind: str) -> Settings:
@@ -111,20 +115,20 @@ class PlanRequest:
         return Settings(scale=scale, seed=self.seed, max_rounds=MAX_ROUNDS)
 
     def _federations(self, count: int) -> list[Federation]:
-        """The data split with so many seeds; files are read once."""
+        """Return the data split with ``count`` seeds; files are read once."""
         if self.features is not None or self.columns != 1:
-            raise ConfigError("--features and --columns are for a plan without data: the data has its own")
+            raise ConfigError("--features and --columns describe a plan without data: leave them out with --data")
         source = None if DATASETS[self.request.data].federated else self.request.source()
         return [self.request.federation(seed, source) for seed in range(self.seed, self.seed + count)]
 
     def _shape(self) -> DataShape:
-        """Sizes from the words of a split."""
+        """Return the sizes from the options of the split."""
         request = self.request
         for name in ("positive", "test_rest", "grouped"):
             if getattr(request, name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')} speaks of data: name it with --data")
+                raise ConfigError(f"--{name.replace('_', '-')} needs data: name it with --data")
         if request.settings:
-            raise ConfigError("--set speaks of data: name it with --data")
+            raise ConfigError("--set needs data: name it with --data")
         tasks = request.tasks if request.tasks is None or isinstance(request.tasks, int) else len(request.tasks)
         sizes = {
             "tasks": tasks,
@@ -134,5 +138,5 @@ class PlanRequest:
             "features": self.features,
             "partition": None if request.partition is None else parse_partition(request.partition),
         }
-        known: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
-        return DataShape(**known, columns=self.columns, seed=self.seed)
+        fields: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
+        return DataShape(**fields, columns=self.columns, seed=self.seed)

@@ -1,8 +1,9 @@
-"""The inverse of a plan: what budget reaches a gap or an accuracy.
+"""Find the smallest budget that reaches a target: the inverse of a plan.
 
-With data the policy is simulated over a geometric grid of budgets and a few seeds, and the smallest budget whose mean
-result reaches the target is refined by bisection. Without data only the gap can be asked for, and theory answers: the
-paper's bound says what is necessary, the sound bound what is enough.
+With data, `seek` trains in memory over a geometric grid of budgets and several seeds. It takes the smallest budget
+whose mean result reaches the target, and refines it by bisection. Without data, `seek_in_theory` answers for a gap: the
+paper's bound gives a necessary budget, the sound bound a sufficient budget. `PlanRequest.seek` calls both; neither
+charges the user's ledger.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ from rhfedmtl.training.settings import Settings
 FALLING = ("gap", "rmse")
 TARGETS = ("gap", "accuracy", "balanced_accuracy", "auc", "rmse")
 LEVEL = 0.9
-_WIDEST = 1024.0  # the grid ends at so many times the cheapest plan, unless a budget says otherwise
+_WIDEST = 1024.0  # Without a budget, the grid ends at this multiple of the cheapest plan.
 _CLOSE_ENOUGH = 1.05
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be reached: a gap or an RMSE of at most, or an accuracy or AUC of at least, ``value``."""
+    """Target of a search: a gap or an RMSE of at most ``value``, or an accuracy or AUC of at least ``value``."""
 
     name: str
     value: float
 
     def __post_init__(self) -> None:
-        """Refuse targets that nothing or everything reaches."""
+        """Refuse targets that every model or no model reaches."""
         if self.name not in TARGETS:
             raise ConfigError(f"unknown target {self.name!r}: choose from {', '.join(TARGETS)}")
-        most = math.inf if self.name in FALLING else 1.0
-        if not 0.0 < self.value <= most or not math.isfinite(self.value):
-            wanted = "a finite number > 0" if self.name in FALLING else "a share, > 0 and at most 1"
-            raise ConfigError(f"target {self.name}={self.value:g}: it must be {wanted}")
+        largest = math.inf if self.name in FALLING else 1.0
+        if not 0.0 < self.value <= largest or not math.isfinite(self.value):
+            rule = "a finite number > 0" if self.name in FALLING else "a share, > 0 and at most 1"
+            raise ConfigError(f"target {self.name}={self.value:g}: it must be {rule}")
 
     @classmethod
     def of(cls, text: str) -> Target:
@@ -69,23 +70,23 @@ class Target:
 
     @property
     def falling(self) -> bool:
-        """Whether smaller is better."""
+        """True if smaller is better."""
         return self.name in FALLING
 
     def reached_by(self, result: float) -> bool:
-        """Whether ``result`` is good enough."""
+        """Return True if ``result`` is good enough."""
         return result <= self.value if self.falling else result >= self.value
 
-    def better(self, one: float, other: float) -> bool:
-        """Whether ``one`` is better than ``other``."""
-        return one < other if self.falling else one > other
+    def better(self, result: float, reference: float) -> bool:
+        """Return True if ``result`` is better than ``reference``."""
+        return result < reference if self.falling else result > reference
 
     def measure(self, result: Result) -> float:
-        """Value of a run; a metric that the labels do not have is refused."""
+        """Return the value of a run; refuse a metric that the labels do not have."""
         facts = {"gap": result.certificate.gap, **{name: mean(values) for name, values in result.metrics.items()}}
         if self.name not in facts:
-            known = ", ".join(name for name in TARGETS if name in facts)
-            raise ConfigError(f"these labels have no {self.name}: choose from {known}")
+            available = ", ".join(name for name in TARGETS if name in facts)
+            raise ConfigError(f"these labels have no {self.name}: choose from {available}")
         value = facts[self.name]
         if math.isnan(value):
             raise ConfigError(f"no {self.name}: there are no test rows; raise the test fraction")
@@ -94,9 +95,9 @@ class Target:
 
 @dataclass(frozen=True)
 class TargetPoint:
-    """Mean result at one budget, with an interval for the mean (over seeds), and what was spent on average.
+    """Mean result at a budget, a confidence interval for the mean (over seeds), and the mean spending.
 
-    A point is ``pareto`` if no cheaper one is as good. ``lambda2`` has the λ2 of each simulated run.
+    A point is ``pareto`` if no cheaper point is as good. ``lambda2`` has the λ2 of each simulated run.
     """
 
     budget: float
@@ -112,9 +113,9 @@ class TargetPoint:
 
 @dataclass(frozen=True)
 class TargetReport:
-    """Answer to `seek` or `seek_in_theory`: the curve of cost against result, and the smallest budget that does it.
+    """Result of `seek` or `seek_in_theory`: cost against result, and the smallest budget that reaches the target.
 
-    ``budget`` is None where the target was not reached on the grid; ``best`` is the best result seen.
+    ``budget`` is None if no budget of the grid reached the target; ``best`` is the best result on the grid.
     """
 
     target: Target
@@ -133,7 +134,7 @@ class TargetReport:
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain values that JSON can hold."""
+        """Return all fields as plain values for JSON."""
         table: dict[str, Any] = plain(self)
         return table
 
@@ -156,10 +157,39 @@ def seek(
     watch: Watcher = lambda done, total, point: None,
     weights: OpenWeights | None = None,
 ) -> TargetReport:
-    """Smallest budget of ``resource`` whose runs reach ``target`` on average, one run for each federation.
+    """Return the smallest budget of ``resource`` with which runs reach ``target`` on average.
 
-    It is looked for on a grid of so many ``points``, refined so often. A budget of ``resource`` itself ends the grid;
-    budgets of other types stay as they are, as limits. ``weights`` that are open are chosen in every run.
+    Parameters
+    ----------
+    federations : sequence of Federation
+        Data; every budget gets a run on each federation.
+    target : Target
+        Gap or metric to reach.
+    method : DualMethod
+        Loss, relationship and channel.
+    policy : Policy
+        Chooses H and K.
+    settings : Settings, optional
+        Seed, scaling and largest number of rounds.
+    cost : Cost
+        Prices of all types.
+    budget : Budget, optional
+        A budget of ``resource`` ends the grid; budgets of other types are limits.
+    resource : str, optional
+        Type whose budget is sought; see `sought`.
+    points : int
+        Budgets on the grid.
+    refinements : int
+        Steps of the bisection.
+    watch : callable
+        Receives the number of finished and of all budgets, and the last point.
+    weights : OpenWeights, optional
+        Open λ1 and λ2; every run chooses them.
+
+    Returns
+    -------
+    TargetReport
+        The curve and the budget.
     """
     settings, budget = settings or Settings(), budget or Budget({})
     if points < 2 or refinements < 0:
@@ -195,9 +225,9 @@ def seek_in_theory(
     resource: str | None = None,
     policy: Policy | None = None,
 ) -> TargetReport:
-    """Smallest budget by theory: what the paper's bound calls necessary, and what the sound bound guarantees.
+    """Return the smallest budget by theory: the paper's necessary budget and the sound bound's sufficient budget.
 
-    A ``budget`` is held against both.
+    The notes of the report compare a ``budget`` with both.
     """
     if target.name != "gap":
         raise ConfigError(f"without data only a gap can be predicted, not {target.name}: give --data")
@@ -205,22 +235,22 @@ def seek_in_theory(
     limits, resource = budget.with_slack(), sought(cost, budget, resource)
     start = situation_of(shape, method, settings or Settings(), cost)
     limited = replace(start, ledger=Ledger(cost, {resource: 1.0}))
-    asked: Bound = policy.bound if isinstance(policy, Theoretical) else "sound"
-    bounds = {bound: _by_bound(limited, bound, target.value) for bound in dict.fromkeys(("paper", "sound", asked))}
+    chosen: Bound = policy.bound if isinstance(policy, Theoretical) else "sound"
+    bounds = {bound: _by_bound(limited, bound, target.value) for bound in dict.fromkeys(("paper", "sound", chosen))}
     curve = []
     for epsilon in np.geomspace(max(1.0, 10 * target.value), target.value / 10, 9).tolist():
-        there = _by_bound(limited, asked, epsilon)
+        bound_plan = _by_bound(limited, chosen, epsilon)
         reached = target.reached_by(epsilon * (1 - 1e-12))
-        amount = there.cost[resource]
-        curve.append(TargetPoint(amount, epsilon, epsilon, epsilon, there.cost, there.rounds, reached))
+        amount = bound_plan.cost[resource]
+        curve.append(TargetPoint(amount, epsilon, epsilon, epsilon, bound_plan.cost, bound_plan.rounds, reached))
     return TargetReport(
         target=target,
-        policy=asked,
+        policy=chosen,
         resource=resource,
         found_by="theory",
         reached=True,
-        budget=bounds[asked].cost[resource],
-        spent=bounds[asked].cost,
+        budget=bounds[chosen].cost[resource],
+        spent=bounds[chosen].cost,
         best=target.value,
         seeds=0,
         level=None,
@@ -228,9 +258,9 @@ def seek_in_theory(
         curve=mark_pareto(curve, target),
         bounds={str(name): asdict(bound) for name, bound in bounds.items()},
         notes=[
-            "'paper' is necessary, not sufficient; 'sound' is enough in expectation, and far too careful",
+            "'paper' is necessary, not sufficient; 'sound' is sufficient in expectation, and very conservative",
             *(
-                f"the budget {'pays' if fits(bound.cost, limits) else 'does not pay'} what '{name}' asks for"
+                f"the budget {'pays' if fits(bound.cost, limits) else 'does not pay'} the plan of '{name}'"
                 for name, bound in (bounds.items() if budget else ())
             ),
         ],
@@ -239,7 +269,7 @@ def seek_in_theory(
 
 @dataclass(frozen=True)
 class BoundPlan:
-    """The H that a bound finds cheapest, its rounds, and what they cost."""
+    """Cheapest H by a bound, its rounds and their cost."""
 
     local_steps: int
     rounds: float
@@ -247,16 +277,16 @@ class BoundPlan:
 
 
 def _by_bound(situation: Situation, bound: str, epsilon: float) -> BoundPlan:
-    """Cheapest plan, in the one limited type, with which this bound reaches ``epsilon``."""
-    most = 4 * int(situation.sizes.max()) + 64
-    K = np.maximum(1.0, np.ceil(Theoretical(bound, epsilon).forecast(situation, most).K))  # type: ignore[arg-type]
-    per_round = cost_curve(situation.prices, situation.round_event(1), np.arange(1, most + 1))
+    """Return the cheapest plan, in the limited type, with which this bound reaches ``epsilon``."""
+    largest = 4 * int(situation.sizes.max()) + 64
+    K = np.maximum(1.0, np.ceil(Theoretical(bound, epsilon).forecast(situation, largest).K))  # type: ignore[arg-type]
+    per_round = cost_curve(situation.prices, situation.round_event(1), np.arange(1, largest + 1))
     i = int(np.argmin(K * per_round[next(iter(situation.ledger.budget))]))
     return BoundPlan(i + 1, float(K[i]), {name: float(K[i] * curve[i]) for name, curve in per_round.items()})
 
 
 def sought(cost: Cost, budget: Budget, resource: str | None) -> str:
-    """Type whose budget is sought: the one named, else the first that has a price and no budget, else the first."""
+    """Return ``resource``, or the first type with a price and without a budget, or else the first type with a price."""
     if not cost:
         raise ConfigError("nothing has a price: give one, for instance --cost energy=0.1,10")
     if resource is not None:
@@ -267,7 +297,7 @@ def sought(cost: Cost, budget: Budget, resource: str | None) -> str:
 
 
 def mark_pareto(curve: Sequence[TargetPoint], target: Target) -> list[TargetPoint]:
-    """The points by budget; those that no cheaper one equals are marked."""
+    """Return the points ordered by budget; a point is marked if no cheaper point is as good."""
     ordered = sorted(curve, key=lambda point: (point.budget, point.result if target.falling else -point.result))
     marked: list[TargetPoint] = []
     best: float | None = None
@@ -280,7 +310,7 @@ def mark_pareto(curve: Sequence[TargetPoint], target: Target) -> list[TargetPoin
 
 @dataclass
 class _Simulation:
-    """Runs at several budgets, and what they gave."""
+    """Runs at several budgets and their results."""
 
     federations: Sequence[Federation]
     target: Target
@@ -295,7 +325,7 @@ class _Simulation:
     points: list[TargetPoint] = field(default_factory=list)
 
     def cheapest(self) -> float:
-        """The least of the resource that pays a round everywhere; limits on other types that cannot are refused."""
+        """Return the smallest amount of the resource that pays a round everywhere; refuse limits that pay no round."""
         steps = self.policy.local_steps if isinstance(self.policy, Fixed) else 1
         prices = [
             cheapest_plan(situation_of(federation, self.method, self.settings, self.cost), steps)
@@ -303,15 +333,15 @@ class _Simulation:
         ]
         for price in prices:
             if not fits({name: price[name] for name in self.limits}, Budget(self.limits).with_slack()):
-                least = amounts_text({name: price[name] for name in self.limits})
-                raise BudgetError(f"the limits cannot pay one round: the cheapest feasible plan costs {least}")
-        least_needed = max(price[self.resource] for price in prices)
-        if not least_needed > 0.0:
+                price_text = amounts_text({name: price[name] for name in self.limits})
+                raise BudgetError(f"the limits cannot pay one round: the cheapest feasible plan costs {price_text}")
+        smallest = max(price[self.resource] for price in prices)
+        if not smallest > 0.0:
             raise BudgetError(f"a round costs nothing of '{self.resource}': there is no budget of it to look for")
-        return least_needed
+        return smallest
 
     def climb(self, budgets: list[float]) -> None:
-        """Go up the grid, one point past the first that reaches the target."""
+        """Train at rising budgets, and stop a point past the first that reaches the target."""
         for i, amount in enumerate(budgets):
             self.points.append(self.at(amount))
             self.watch(i + 1, len(budgets), self.points[-1])
@@ -319,7 +349,7 @@ class _Simulation:
                 return
 
     def refine(self, times: int) -> None:
-        """Halve, in the logarithm, the stretch between the last budget that misses and the first that reaches."""
+        """Bisect, in the logarithm, between the last budget that misses the target and the first that reaches it."""
         first = next((i for i, point in enumerate(self.points) if point.reached), None)
         if not first:
             return
@@ -333,7 +363,7 @@ class _Simulation:
             low, high = (low, point.budget) if point.reached else (point.budget, high)
 
     def at(self, amount: float) -> TargetPoint:
-        """Mean over the federations of what this budget gives."""
+        """Return the mean result over the federations with this budget."""
         limits = {**self.limits, self.resource: amount}
         results, lambda2 = [], list[float]()
         for i, federation in enumerate(self.federations):
@@ -353,7 +383,7 @@ class _Simulation:
         return TargetPoint(amount, mean, low, high, spent, rounds, reached, lambda2=lambda2)
 
     def report(self) -> TargetReport:
-        """The curve, and the smallest budget on it that reaches the target."""
+        """Return the curve, and its smallest budget that reaches the target."""
         curve = mark_pareto(self.points, self.target)
         hits = [point for point in curve if point.reached]
         results = [point.result for point in curve]
@@ -361,7 +391,7 @@ class _Simulation:
         if used := sorted(value for point in curve for value in point.lambda2):
             notes.append(f"lambda2 of the runs: {' to '.join(dict.fromkeys(f'{x:.3g}' for x in (used[0], used[-1])))}")
         if not hits:
-            notes.append(f"not reached up to {self.resource}={curve[-1].budget:g}: raise --budget, or ask for less")
+            notes.append(f"not reached up to {self.resource}={curve[-1].budget:g}: raise --budget, or lower the target")
         return TargetReport(
             target=self.target,
             policy=policy_name(self.policy),
@@ -380,7 +410,7 @@ class _Simulation:
 
 
 def mean_interval(values: np.ndarray[Any, np.dtype[np.float64]], *, logarithmic: bool) -> tuple[float, float, float]:
-    """Mean (of logarithms, for gaps) and its t-interval; the value itself where there is one only."""
+    """Return the mean (of logarithms, for gaps) and its t-interval; a single value is its own interval."""
     x = np.log(np.maximum(values, 1e-300)) if logarithmic else values
     mean, half = interval(x, LEVEL)
     half = half or 0.0

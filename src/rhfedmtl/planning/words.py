@@ -1,4 +1,4 @@
-"""A plan in words, for the terminal and for the live page alike."""
+"""Turn a plan into text, for the command line and the what-if page."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ AFFORDABLE = {"starved": "no", "enough": "some", "surplus": "every"}
 
 
 def sentence(report: PlanReport) -> str:
-    """A plan for who reads one line: the work, what ends it, and what is reached."""
+    """Return a short summary of a plan: the work, the binding budget, and the expected result."""
     times = "once" if report.rounds == 1 else f"in each of {report.rounds:,} rounds"
     ends = f"; {report.binding} runs out first" if report.binding else ""
     text = f"Every terminal makes {report.local_steps:,} local steps {times}{ends}."
     gap, remaining = report.predicted_gap, report.remaining_suboptimality
-    if report.privacy is not None:  # the model of progress knows nothing of noise
-        lost = 100.0 * next(each["lost"] for each in report.privacy.buys if each["epsilon"] == report.privacy.epsilon)
-        return f"{text} Noise takes about {lost:.2g} points of accuracy."
+    if report.privacy is not None:  # The model of progress ignores noise.
+        lost = 100.0 * next(
+            point["lost"] for point in report.privacy.buys if point["epsilon"] == report.privacy.epsilon
+        )
+        return f"{text} Noise costs about {lost:.2g} points of accuracy."
     if gap is not None:
         likely = f"{percent(gap.level)} of such runs end between {gap.low:.2g} and {gap.high:.2g}"
         return f"{text} The certified gap at the end is about {gap.expected:.2g}; {likely}."
     if remaining is None or not math.isfinite(remaining):
         return text
-    left = f"About {percent(remaining)}" if remaining >= 1e-4 else "Less than 0.01 %"
-    return f"{text} {left} of what there is to gain is then left, by a model that is no promise."
+    share = f"About {percent(remaining)}" if remaining >= 1e-4 else "Less than 0.01 %"
+    return f"{text} {share} of the initial suboptimality then remains; this is an estimate, not a guarantee."
 
 
 def facts(report: PlanReport) -> list[tuple[str, str]]:
-    """All that is told of a plan but its curve and its notes, what a little more of each budget would buy among it."""
+    """Return the facts of a plan without its curve and notes, including the gain from 1 % more of each budget."""
     more = [
-        (f"1 % more {name}", f"takes another {fall(report.shadow_price[name] * limit / 100)} off what remains")
+        (f"1 % more {name}", f"reduces the rest by another {fall(report.shadow_price[name] * limit / 100)}")
         for name, limit in report.budget.items()
     ]
     return [*work(report), *outcome(report), *more]
 
 
 def work(report: PlanReport) -> list[tuple[str, str]]:
-    """H, K, M and what they add up to."""
+    """Return H, K, M and their totals."""
     low, high = report.local_steps_range
     varies = "" if low == high else f" at first, {low} to {high} over the run"
-    lines = [("H", f"{report.local_steps}{varies} (rows that a terminal visits in a round)")]
+    lines = [("H", f"{report.local_steps}{varies} (local steps of a terminal in a round)")]
     if report.local_steps_by_station is not None:
         parts = [f"{a}" if a == b else f"{a}–{b}" for a, b in report.local_steps_by_station[:12]]
         lines.append(("H by station", ", ".join(parts) + (" …" if len(report.local_steps_by_station) > 12 else "")))
@@ -55,7 +57,7 @@ def work(report: PlanReport) -> list[tuple[str, str]]:
     lines += [
         ("K", f"{report.station_rounds:,}{cut} (rounds of a station in a server iteration)"),
         ("M", f"{how_many(report.cloud_rounds, 'server iteration')}; {how_many(report.rounds, 'round')} in all"),
-        ("work", f"{report.terminal_steps:,} terminal steps, ends with: {report.stopped}"),
+        ("work", f"{report.terminal_steps:,} terminal steps; stops with: {report.stopped}"),
     ]
     if report.weights and report.privacy is None:
         lines.append(("weights", weights_text(report.weights)))
@@ -63,15 +65,15 @@ def work(report: PlanReport) -> list[tuple[str, str]]:
 
 
 def weights_text(weights: Mapping[str, float | None]) -> str:
-    """λ1 and λ2 in a line."""
+    """Return λ1 and λ2 as text."""
     return ", ".join(f"{name} {value:.3g}" for name, value in weights.items() if value is not None)
 
 
 def outcome(report: PlanReport) -> list[tuple[str, str]]:
-    """What binds, what remains, and what is predicted."""
+    """Return the binding budget, the remaining suboptimality and the predicted gap."""
     free = "no limited type is used" if not any(report.share.values()) else report.stopped
-    lines = [("binding", report.binding or f"nothing: {free}")]
-    if report.privacy is not None:  # bounds and models of progress know nothing of noise
+    lines = [("binding", report.binding or f"no budget: {free}")]
+    if report.privacy is not None:  # Bounds and models of progress ignore noise.
         return lines + _private(report.privacy)
     if report.case is not None:
         some = AFFORDABLE[report.case]
@@ -89,21 +91,21 @@ def outcome(report: PlanReport) -> list[tuple[str, str]]:
 
 
 def _private(plan: PrivatePlan) -> list[tuple[str, str]]:
-    """What a bound on privacy buys."""
+    """Return the facts of a plan under a bound on privacy."""
     noise = "" if plan.predicted_noise is None else f", which may cost {number(plan.predicted_noise)} of the objective"
-    bought = ", ".join(f"{100.0 * each['lost']:.2g} at {each['epsilon']:g}" for each in plan.buys)
+    bought = ", ".join(f"{100.0 * point['lost']:.2g} at {point['epsilon']:g}" for point in plan.buys)
     more = f"0.1 more of epsilon: noise costs {fall(plan.shadow_price['epsilon'] / 10)} less"
     return [
         ("privacy", f"epsilon {plan.spent['epsilon']:.4g} at delta {plan.delta:g} in {plan.rounds} rounds; {more}"),
-        ("clip, noise", f"updates up to {plan.clip:.3g}, noise {plan.noise:.3g} on their sum{noise}"),
+        ("clip, noise", f"updates clipped to {plan.clip:.3g}, noise {plan.noise:.3g} on their sum{noise}"),
         ("weights", weights_text({"lambda1": plan.lambda1, "lambda2": plan.lambda2})),
-        ("epsilon", f"points of accuracy lost, about: {bought}"),
-        ("terminals", f"about {plan.enough_terminals:,} under a station lose a point of accuracy"),
+        ("epsilon", f"accuracy lost, in points, about: {bought}"),
+        ("terminals", f"with about {plan.enough_terminals:,} terminals per station, noise costs a point of accuracy"),
     ]
 
 
 def ranges(ranges: list[list[int]]) -> str:
-    """Stretches of H."""
+    """Return stretches of H as text."""
     from rhfedmtl.planning.plan import MOST_STEPS
 
     parts = (f"{a}" if a == b else f"{a} and more" if b >= MOST_STEPS else f"{a} to {b:,}" for a, b in ranges)
@@ -111,18 +113,18 @@ def ranges(ranges: list[list[int]]) -> str:
 
 
 def fall(price: float) -> str:
-    """Relative fall of a number whose logarithm falls by ``price``."""
+    """Return the relative fall of a number whose logarithm falls by ``price``."""
     return "0" if price == 0.0 else percent(-math.expm1(-price))
 
 
 def percent(share: float | None) -> str:
-    """A share to two digits, or to whole percents above ten."""
+    """Return a share in percent with two digits, or a whole number from 10 %."""
     percent = 100 * (share or 0.0)
     return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
 def number(value: float | None) -> str:
-    """A number to four digits."""
+    """Return a number with four digits."""
     if value is None or not math.isfinite(value):
         return "∞" if value is not None else ""
     if value and (abs(value) < 1e-3 or abs(value) >= 1e7):
