@@ -49,11 +49,10 @@ def certify(
     seed: SplitSeed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bound how far models are from the optimum, with one round of sums over the training rows.
+    """Bound how far models are from the optimum, with a single round of sums over the training rows.
 
-    The models may come from any method. By default, rows and problem are those of the training, as far as the model
-    file records them. Options replace single settings: --path names another file with the same columns, and --data
-    other rows, as for `train`. For example:
+    The models may come from any method. By default, rows and problem come from the model file. Options replace single
+    settings: --path names another file with the same columns, and --data other rows, as for `train`. For example:
 
     rhfedmtl certify runs/20260102-120000-fedavg-har-0 --lambda2 0.1
     """

@@ -1,4 +1,9 @@
-"""Command line: ``compare`` (methods side by side at equal cost, by options or by a specification)."""
+"""Command ``compare``: train several methods at equal cost, and print and save the comparison.
+
+The methods come from options or from a specification (TOML). Runs are stored in the folder ``--out``, so a second call
+makes only the missing ones. `rhfedmtl.studies` plans, runs and evaluates the comparison; this module only builds it
+from the options and prints it. `reproduce` uses `spread` as well.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +43,14 @@ if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.studies.planned import PlannedStudy
 
-MANY = 6
-"""Methods beyond which tables speak for themselves."""
-BESIDE_SPEC = {"spec", "path", "seeds", "workers", "engine", "address", "out", "as_json"}
-"""Options that a specification leaves to the command line."""
-MOST_REASONS = 3
-"""Reasons of refused runs that are told."""
+MAX_METHODS_IN_WORDS = 6
+"""With more methods than this, only tables are printed, without sentences."""
+ALLOWED_WITH_SPEC = {"spec", "path", "seeds", "workers", "engine", "address", "out", "as_json"}
+"""Options that a user can combine with a specification."""
+MAX_REASONS = 3
+"""Number of printed reasons why runs were refused."""
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")]
-SweepEngine = Annotated[
-    str, option(RUNNING, "--engine", "Where runs are made: inprocess (this machine), or ray (a cluster).")
-]
+SweepEngine = Annotated[str, option(RUNNING, "--engine", "Where to run: inprocess (this machine) or ray (a cluster).")]
 
 
 @with_data_options
@@ -58,26 +61,27 @@ def compare(
     options: Options,
     spec: Annotated[
         Path | None,
-        typer.Argument(help="A specification (TOML); beside it go --path, --seeds and how to run it."),
+        typer.Argument(help="A specification (TOML); it can be combined with --path, --seeds and the running options."),
     ] = None,
     algorithms: Annotated[
-        str, option(METHOD_PANEL, "--algorithms", "Methods; the others are compared with the first: a,b,c.")
+        str, option(METHOD_PANEL, "--algorithms", "Methods: a,b,c; all are compared with the first.")
     ] = "rhfedmtl,hfedmtl,fedavg,local",
     budgets: Annotated[str, option(WORK_PANEL, "--budgets", "Amounts of the resource: 200,1400.")] = "400,1400",
     cost: Annotated[
-        str, option(WORK_PANEL, "--cost", "Prices of the one resource: TYPE=STEP,STATION[,CLOUD].")
+        str, option(WORK_PANEL, "--cost", "Prices of the resource: TYPE=STEP,STATION[,CLOUD].")
     ] = "energy=0.1,10",
     faults: FaultText = "",
     privacy: PrivacyText = "",
     scale: Scale = None,
     tune: Annotated[
-        bool, option(METHOD_PANEL, "--tune", "Choose every method's settings on a part of the training rows first.")
+        bool,
+        option(METHOD_PANEL, "--tune", "First choose the settings of every method on a part of the training rows."),
     ] = False,
     metric: Annotated[
         str | None, option(METHOD_PANEL, "--metric", "accuracy, balanced_accuracy, auc, rmse. [by the labels]")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of seeds: splits and runs 0, 1, …. [10, or as specified]")
+        int | None, typer.Option(min=1, help="Number of seeds 0, 1, …; each has its own split. [10, or as specified]")
     ] = None,
     workers: Workers = None,
     engine: SweepEngine = "inprocess",
@@ -85,10 +89,10 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder for the records and the table.")] = Path("out"),
     as_json: AsJson = False,
 ) -> None:
-    """Put methods side by side at equal cost: the same splits, prices and budgets for all, seed by seed.
+    """Compare methods at equal cost: all get the same splits, prices and budgets for each seed.
 
-    Methods that decide H themselves pay no heed to --local-steps; the others take 2 steps a round unless told, or
-    tuned. Runs that the folder already has are not made again, so a comparison that was stopped goes on. For example:
+    Methods that choose H themselves ignore --local-steps; the others make 2 steps in a round by default, unless --tune
+    chooses it. Finished runs in the folder are reused, so you can stop a comparison and continue it. For example:
 
     rhfedmtl compare --data watch --grouped --algorithms rhfedmtl,hfedmtl,fedavg,local --budgets 800,3200 --seeds 5
 
@@ -106,8 +110,8 @@ def compare(
 
     planned: PlannedStudy
     if spec is not None:
-        if other := typed(context) - BESIDE_SPEC:
-            raise ConfigError(f"{spec} says what is compared: set it there, and leave out {spelt(other)}")
+        if conflicts := typed(context) - ALLOWED_WITH_SPEC:
+            raise ConfigError(f"{spec} defines the comparison: change it there, and leave out {spelt(conflicts)}")
         planned = specs.read(spec, changes={"data.path": request.path} if request.path else {}, seeds=seeds)
     else:
         federation = request.federation(0)
@@ -128,42 +132,45 @@ def compare(
         planned = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)
     replaced = planned.replaces(out)
     with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
-        found = planned.run(out, workers=makers, watch=watch)
-    refusals, nothing = found.refusals(), all(cell.mean is None for cell in found.cells)
+        result = planned.run(out, workers=makers, watch=watch)
+    refusals, no_values = result.refusals(), all(cell.mean is None for cell in result.cells)
     if as_json:
-        cells = [{**plain(cell), "verdict": cell.verdict} for cell in found.cells]
-        areas = [{"at": at, **plain(row)} for at in found.study.others for row in overall(found, at)]
-        facts = {"study": found.study.name, "metric": found.study.metric, "cells": cells, "overall": areas}
+        cells = [{**plain(cell), "verdict": cell.verdict} for cell in result.cells]
+        areas = [{"at": at, **plain(row)} for at in result.study.others for row in overall(result, at)]
+        facts = {"study": result.study.name, "metric": result.study.metric, "cells": cells, "overall": areas}
         print_json({**facts, "not_run": refusals, "saved": str(out)})
     else:
-        show_study(found)
-        for line in verdicts(found) if len(found.running) <= MANY else ():
+        show_study(result)
+        for line in verdicts(result) if len(result.running) <= MAX_METHODS_IN_WORDS else ():
             paragraph(line)
-        show_lambda2(found)
-        for reason in refusals[:MOST_REASONS]:
+        show_lambda2(result)
+        for reason in refusals[:MAX_REASONS]:
             paragraph(reason, "not run: ")
-        if more := refusals[MOST_REASONS:]:
-            paragraph(f"{how_many(len(more), 'more reason')}, all of them in --json and in the report", "not run: ")
-        if not refusals and nothing:
-            paragraph(f"no run has {found.study.metric} on test rows: name another metric, or hold rows back", "note: ")
-        notes = ["the tables of an earlier comparison with other settings were replaced; its runs are kept"]
+        if further_reasons := refusals[MAX_REASONS:]:
+            paragraph(f"{how_many(len(further_reasons), 'more reason')}; --json and the report list all", "not run: ")
+        if not refusals and no_values:
+            paragraph(
+                f"no run has {result.study.metric} on test rows: choose another metric, or keep rows for the test",
+                "note: ",
+            )
+        notes = ["replaced the tables of an earlier comparison with other settings; its runs are kept"]
         notes = notes if replaced else []
         notes += [SIMULATION] if any(config.noise_from_seed for config in planned.configs.values()) else []
         for note in notes:
             paragraph(note, "note: ")
-        name = found.study.name
+        name = result.study.name
         typer.echo(f"saved in {out}: runs, {name}.csv, {name}-seeds.csv and {name}-differences.csv")
         typer.echo(f"next: rhfedmtl report {out}")
-    if refusals and nothing:
+    if refusals and no_values:
         raise typer.Exit(2)
 
 
 def _check_metric(metric: str, federation: Federation) -> None:
     from rhfedmtl.maths.metrics import fitting
 
-    if metric not in (known := fitting(len(federation.class_names))):
-        fits = f"{federation.kind} labels have {', '.join(known)}"
-        raise ConfigError(f"no metric {metric!r} here: {fits}{nearest(metric, known)}")
+    if metric not in (metrics := fitting(len(federation.class_names))):
+        fits = f"{federation.kind} labels have {', '.join(metrics)}"
+        raise ConfigError(f"no metric {metric!r} for these labels: {fits}{nearest(metric, metrics)}")
 
 
 def _amount(text: str) -> float:
@@ -175,16 +182,16 @@ def _amount(text: str) -> float:
 
 @contextmanager
 def spread(engine: str, address: str | None, workers: int | None) -> Iterator[Any]:
-    """Who makes the runs of a sweep: processes of this machine, or a Ray cluster."""
+    """Yield what executes the runs of a sweep: a number of processes, or a Ray cluster."""
     if engine not in ("inprocess", "ray"):
-        raise ConfigError(f"runs are made by --engine inprocess, or by --engine ray [--address …]; got {engine!r}")
+        raise ConfigError(f"a sweep runs with --engine inprocess or --engine ray [--address …], got {engine!r}")
     if engine == "inprocess":
         if address is not None:
             raise ConfigError(f"--address {address} is for --engine ray: name both, or neither")
         yield workers
         return
     if workers is not None:
-        raise ConfigError("--workers is for this machine: the cores of a Ray cluster decide how many runs it makes")
+        raise ConfigError("--workers is for this machine: a Ray cluster makes as many runs at a time as it has cores")
     from rhfedmtl.engines.cluster.ray import Pool, session
 
     with redirect_stdout(sys.stderr), session(address), Pool() as pool:

@@ -1,4 +1,4 @@
-"""Command line: ``dashboard`` (a live page of runs, or of a network, on this machine)."""
+"""Command ``dashboard``: serve live pages of runs, or of a network, on this machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rhfedmtl.errors import ConfigError, MissingExtraError
 def dashboard(
     place: Annotated[Path, typer.Argument(help="Folder of runs, sweeps or studies, or of a network.")] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine.", show_default="a free one")] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in a browser.")] = True,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Show runs as they go, a network as it stands, and what a budget would buy, in a browser on this machine.
+    """Show runs, a network, and what a budget would buy, live in a browser on this machine.
 
-    It looks and never acts: what it shows to do is a command to copy. Ctrl-C ends it. For example:
+    The page only shows: for every action it prints a command that you can copy. Ctrl-C ends it. For example:
 
     rhfedmtl dashboard runs
 
@@ -29,13 +29,13 @@ def dashboard(
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise
-        raise MissingExtraError("the live page needs its server: pip install 'rhfedmtl[dashboard]'") from None
+        raise MissingExtraError("the dashboard needs extra packages: pip install 'rhfedmtl[dashboard]'") from None
     if not place.is_dir():
         raise ConfigError(f"no folder {place}: make a run first (rhfedmtl train), or name a folder of runs")
 
     def ready(address: str) -> None:
         typer.echo(f"open          {address}")
-        typer.echo("end           Ctrl-C")
+        typer.echo("stop          Ctrl-C")
         if browser:
             webbrowser.open(address)
 

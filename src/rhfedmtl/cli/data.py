@@ -1,12 +1,13 @@
-"""Command line for data, and the data options that other commands share.
+"""Commands ``data list|fetch|describe|split``, and the data options that other commands share.
 
-A command that works on data is written for a ``Request`` and decorated::
+A command that works on data takes a ``Request`` and is decorated::
 
     @app.command()
     @with_data_options
     def train(request: Request, seed: int = 0) -> None: ...
 
-The decorator replaces ``request`` by one option per line of ``OPTIONS``.
+The decorator replaces ``request`` by an option for each entry of ``OPTIONS``. To add a data option, add a row to
+``OF_DATA`` or ``OF_A_TABLE``.
 """
 
 from __future__ import annotations
@@ -25,61 +26,63 @@ from rhfedmtl.data.registry import DATASETS, Dataset, parse_setting
 from rhfedmtl.data.request import Request, parse_tasks
 from rhfedmtl.errors import ConfigError
 
-app = typer.Typer(no_args_is_help=True, help="Look at data, fetch it, and split it over base stations and terminals.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, fetch and describe data sets, and split them over base stations and terminals."
+)
 R = TypeVar("R")
 
 
 Row = tuple[str, Any, str | None, str, str]
 OF_DATA: tuple[Row, ...] = (
-    ("data", str, "NAME", f"Data set: {', '.join(DATASETS)}.", "synthetic; table where --path is given"),
+    ("data", str, "NAME", f"Data set: {', '.join(DATASETS)}.", "synthetic; table with --path"),
     ("path", str, "PATH", "File or folder to read it from.", ""),
-    ("tasks", str, "N", "How many tasks to draw, or which: a,b,c (one alone: 1,).", "all"),
-    ("terminals", int, "N", "Terminals per task.", "5, or the data's own"),
+    ("tasks", str, "N", "Number of tasks, or their names: a,b,c (a single task: 1,).", "all"),
+    ("terminals", int, "N", "Terminals per task.", "5, or as in the data"),
     (
         "partition",
         str,
         "NAME",
-        "Rows to terminals: iid, blocks, dirichlet:ALPHA, powerlaw:EXPONENT, column.",
-        "iid, or column where there is one",
+        "Distribution of rows to terminals: iid, blocks, dirichlet:ALPHA, powerlaw:EXPONENT, column.",
+        "iid, or column if the data has that column",
     ),
     ("samples_per_task", int, "N", "Rows drawn per task, training and test together.", "all"),
-    ("test_fraction", float, "SHARE", "Share for the test.", "0.25"),
+    ("test_fraction", float, "SHARE", "Share of test rows.", "0.25"),
     ("test_rest", bool, None, "Test on all remaining rows of a task instead.", ""),
-    ("grouped", bool, None, "Keep overlapping windows on one side of the test.", ""),
-    ("positive", str, "CLASS", "One class against the rest: a problem of two classes.", ""),
+    ("grouped", bool, None, "Do not split overlapping windows between training and test.", ""),
+    ("positive", str, "CLASS", "This class against the rest: a problem of two classes.", ""),
     ("balanced/unbalanced", bool, None, "Equal numbers of each class; the default with --positive.", ""),
     (
         "class_weight",
         str,
         "HOW",
-        "balanced: all classes of a task weigh the same in its loss.",
-        "rows weigh the same",
+        "balanced: all classes of a task have the same weight in its loss.",
+        "all rows have the same weight",
     ),
-    ("set", list[str], "NAME=VALUE", "Setting of the data set; `rhfedmtl data list` names them.", ""),
+    ("set", list[str], "NAME=VALUE", "Setting of the data set; `rhfedmtl data list` lists them.", ""),
 )
 OF_A_TABLE: tuple[Row, ...] = (
     ("label", str, "COLUMN", "Column of labels.", "y"),
     ("task", str, "COLUMN", "Column of tasks.", "task"),
     ("terminal", str, "COLUMN", "Column of terminals.", "terminal"),
-    ("group", str, "COLUMN", "Column of groups, which stay on one side of the test.", ""),
+    ("group", str, "COLUMN", "Column of groups, which are not split between training and test.", ""),
     ("drop", str, "COLUMN", "Columns to leave out: a,b,c.", ""),
-    ("kind", str, "KIND", "classes or regression.", "as the labels look"),
-    ("missing", str, "HOW", "Missing values: mean (and mark), drop-rows, drop-columns, error.", "mean"),
-    ("na", str, "WORDS", "More words that stand for a gap: a,b,c.", "NA, ?, …"),
-    ("categories", str, "COLUMN", "Columns of numbers to take as text: a,b,c.", ""),
-    ("small_tasks", str, "HOW", "Tasks of one row or class: keep, drop, error.", "keep"),
+    ("kind", str, "KIND", "classes or regression.", "from the labels"),
+    ("missing", str, "HOW", "Missing values: mean (with an indicator), drop-rows, drop-columns, error.", "mean"),
+    ("na", str, "WORDS", "More words for missing values: a,b,c.", "NA, ?, …"),
+    ("categories", str, "COLUMN", "Numeric columns to read as categories: a,b,c.", ""),
+    ("small_tasks", str, "HOW", "Tasks with a single row or class: keep, drop, error.", "keep"),
 )
-"""Options: name, type, what stands for a value, help, and what holds where it is not given."""
+"""Options: name, type, placeholder of the value, help, and default."""
 
 
 def _options(panel: str, rows: tuple[Row, ...]) -> dict[str, tuple[Any, None]]:
-    """Annotations, and no default, by name; whole numbers are counts."""
-    made: dict[str, tuple[Any, None]] = {}
-    for name, kind, metavar, text, usual in rows:
+    """Return annotations without defaults by name; integers are counts of at least 1."""
+    options: dict[str, tuple[Any, None]] = {}
+    for name, kind, metavar, text, default in rows:
         flag = "/".join("--" + word.replace("_", "-") for word in name.split("/"))
-        more = {"metavar": metavar, "show_default": usual or False, **({"min": 1} if kind is int else {})}
-        made[name.partition("/")[0]] = Annotated[kind | None, option(panel, flag, text, **more)], None
-    return made
+        more = {"metavar": metavar, "show_default": default or False, **({"min": 1} if kind is int else {})}
+        options[name.partition("/")[0]] = Annotated[kind | None, option(panel, flag, text, **more)], None
+    return options
 
 
 COLUMNS = _options("Data: columns of a table", OF_A_TABLE)
@@ -87,20 +90,20 @@ OPTIONS = _options("Data", OF_DATA) | COLUMNS
 
 
 def request_from_options(**options: Any) -> Request:
-    """Request that the values of ``OPTIONS`` ask for."""
-    given = {name: value for name, value in options.items() if value is not None}
-    given.setdefault("data", "table" if "path" in given else Request.data)
-    entry = DATASETS[given["data"]]
-    settings = dict(_setting(entry, text) for text in given.pop("set", None) or ())
+    """Return the request for values of ``OPTIONS``."""
+    values = {name: value for name, value in options.items() if value is not None}
+    values.setdefault("data", "table" if "path" in values else Request.data)
+    entry = DATASETS[values["data"]]
+    settings = dict(_setting(entry, text) for text in values.pop("set", None) or ())
     for name in COLUMNS:
-        if name in given:
+        if name in values:
             if name not in entry.setting_types():
                 word = name.replace("_", "-")
-                raise ConfigError(f"--{word} names a column of a table, or how to read it: use it with --data table")
-            settings[name] = given.pop(name)
-    if "tasks" in given:
-        given["tasks"] = parse_tasks(given["tasks"])
-    return Request(**given, settings=settings)
+                raise ConfigError(f"--{word} is an option for tables: use it with --data table")
+            settings[name] = values.pop(name)
+    if "tasks" in values:
+        values["tasks"] = parse_tasks(values["tasks"])
+    return Request(**values, settings=settings)
 
 
 def with_data_options(command: Callable[..., R]) -> Callable[..., R]:
@@ -122,21 +125,21 @@ NameOrPath = Annotated[
     typer.Argument(
         metavar="name",
         help=f"Data set: {', '.join(DATASETS)}.",
-        show_default="synthetic; table where --path is given",
+        show_default="synthetic; table with --path",
     ),
 ]
 MOST_SEED = 2**63 - 1
-"""Records hold seeds in 64 bits."""
+"""Records store seeds in 64 bits."""
 
 
 def check_seed(seed: int | None) -> int | None:
-    """Refuse a seed that no record can hold; the range would fill the help."""
+    """Refuse a seed that a record cannot store; a range in the option would fill the help."""
     if seed is not None and seed > MOST_SEED:
         raise ConfigError(f"--seed {seed}: a seed lies between 0 and {MOST_SEED}")
     return seed
 
 
-Seed = Annotated[int, typer.Option("--seed", help="Seed of every draw.", min=0, callback=check_seed)]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of all random numbers.", min=0, callback=check_seed)]
 
 
 def _show(facts: dict[str, Any], text: str, as_json: bool) -> None:
@@ -145,7 +148,7 @@ def _show(facts: dict[str, Any], text: str, as_json: bool) -> None:
 
 @app.command("list")
 def list_command(as_json: AsJson = False) -> None:
-    """List the data sets, how to come by them, and their own settings.
+    """List the data sets, how to get them, and their settings.
 
     Example: rhfedmtl data list
     """
@@ -161,9 +164,9 @@ def list_command(as_json: AsJson = False) -> None:
             "settings": settings,
         }
         lines = [entry.title, f"get it: {entry.obtain}", f"licence: {entry.licence}"]
-        own = [key for key in settings if key not in COLUMNS and key not in entry.sizes]
-        if own:
-            lines.append("--set " + ", ".join(f"{key}={settings[key]}" for key in own))
+        own_settings = [key for key in settings if key not in COLUMNS and key not in entry.sizes]
+        if own_settings:
+            lines.append("--set " + ", ".join(f"{key}={settings[key]}" for key in own_settings))
         indent: Any = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
         blocks.append("\n".join([name, *(textwrap.fill(line, width(), **indent) for line in lines)]))
     _show({"datasets": facts}, "\n".join(blocks), as_json)
@@ -171,24 +174,24 @@ def list_command(as_json: AsJson = False) -> None:
 
 @app.command()
 def fetch(name: Name, as_json: AsJson = False) -> None:
-    """Bring a data set onto this machine, checked, and say where it lies.
+    """Download a data set, check it, and print its path.
 
-    The folder is RHFEDMTL_CACHE, or the platform's folder for caches. A download that was cut off goes on where it
-    stopped. Example: rhfedmtl data fetch har
+    It goes to RHFEDMTL_CACHE or the platform's cache folder. An interrupted download continues where it stopped.
+    Example: rhfedmtl data fetch har
     """
     path = DATASETS[name].fetch()
     _show({"name": name, "path": str(path)}, f"{name}: {path}", as_json)
 
 
 def _named(command: Callable[..., R]) -> Callable[..., R]:
-    """The same with the data set as an argument instead of the option ``--data``."""
+    """Replace ``request`` as `with_data_options` does, with the data set as an argument instead of ``--data``."""
     return expand(command, "request", OPTIONS | {"data": (NameOrPath, None)}, request_from_options)
 
 
 @app.command()
 @_named
 def describe(request: Request, seed: Seed = 0, as_json: AsJson = False) -> None:
-    """Say what a data set holds: rows, features, tasks, classes, origin and licence.
+    """Describe a data set: rows, features, tasks, classes, origin and licence.
 
     For example:
 
@@ -198,8 +201,8 @@ def describe(request: Request, seed: Seed = 0, as_json: AsJson = False) -> None:
     """
     from rhfedmtl.data.describe import summary, text
 
-    made = DATASETS[request.data].federated
-    data = request.federation(seed) if made else request.source()
+    federated = DATASETS[request.data].federated
+    data = request.federation(seed) if federated else request.source()
     _show(summary(data), text(data), as_json)
 
 
@@ -209,10 +212,10 @@ def split(
     request: Request,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Save the federation in this folder.")] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw who holds what into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the rows of all terminals into this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Split a data set over base stations (tasks) and terminals, and say who holds what.
+    """Split a data set over base stations (tasks) and terminals, and describe the result.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""Command line: ``doctor`` (what is installed, what is fast, what is missing and how to get it)."""
+"""Command ``doctor``: check the installation, time a kernel, and list missing extras."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ EXTRAS = {
     "frames": (("pandas", "polars"), "pandas and Polars frames as data"),
     "parquet": (("pyarrow",), "records and ledgers as Parquet"),
     "plot": (("matplotlib",), "charts in notebooks, pictures of data"),
-    "onnx": (("onnx",), "models exported to ONNX"),
+    "onnx": (("onnx",), "export of models to ONNX"),
     "tensorboard": (("tensorboardX",), "train --log tensorboard"),
     "mlflow": (("mlflow-skinny",), "train --log mlflow"),
     "ray": (("ray",), "train --engine ray, sweeps on a cluster"),
     "deploy": (("grpcio", "cryptography"), "serve and network: real base stations"),
-    "dashboard": (("starlette", "uvicorn"), "the live page"),
+    "dashboard": (("starlette", "uvicorn"), "the dashboard"),
     "gpu": (("torch", "triton"), "train --engine gpu"),
 }
-"""What each extra installs, and what it gives."""
+"""Packages of each extra, and its purpose."""
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Say what is installed, what is fast and what is missing.
+    """Show versions, machine, speed and missing extras.
 
-    Compiles a kernel and times it, so the first call takes some seconds. For example:
+    It compiles and times a kernel, so the first call takes some seconds. For example:
 
     rhfedmtl doctor --json
     """
@@ -49,17 +49,17 @@ def doctor(as_json: AsJson = False) -> None:
     facts = {"rhfedmtl": __version__, "python": platform.python_version(), **_machine()}
     facts["core"] = {name: _version(name) for name in CORE}
     facts["extras"] = {extra: {name: _version(name) for name in names} for extra, (names, _) in EXTRAS.items()}
-    # Entries that other packages add, and why an entry is refused.
-    declared()  # refuses entries whose options do not fit
-    registries = {each.group: each for each in (*DECLARING.values(), DATASETS, ENGINES, RESOURCES, LOGGERS)}
-    found: dict[str, list[dict[str, Any]]] = {}
+    # Plugins of other packages: `declared` checks the options of their entries, and records why it refuses an entry.
+    declared()
+    registries = {entry.group: entry for entry in (*DECLARING.values(), DATASETS, ENGINES, RESOURCES, LOGGERS)}
+    by_package: dict[str, list[dict[str, Any]]] = {}
     for point in plugins():
         registry = registries.get(point.group)
         kind, refused = point.group, f"{point.group} {point.name!r} is refused: there is no such group"
         if registry is not None:
             kind, refused = registry.noun, registry.refused.get(point.name, "")
-        found.setdefault(package(point), []).append({"kind": kind, "name": point.name, "refused": refused or None})
-    facts |= {"plugins": found} | _speed()
+        by_package.setdefault(package(point), []).append({"kind": kind, "name": point.name, "refused": refused or None})
+    facts |= {"plugins": by_package} | _speed()
     if as_json:
         print_json(facts)
     else:
@@ -89,7 +89,7 @@ def _version(name: str) -> str | None:
 
 
 def _speed() -> dict[str, Any]:
-    """Time of compiling, or of loading what an earlier run compiled, and of a terminal step after that."""
+    """Return the seconds to compile (or to load compiled kernels), and the time of a terminal step."""
     from rhfedmtl.algorithms.dual import DualMethod
     from rhfedmtl.data.request import Request
     from rhfedmtl.engines.registry import Execution
@@ -106,7 +106,7 @@ def _speed() -> dict[str, Any]:
         return time.perf_counter() - started, result.terminal_steps
 
     compiling, _ = timed(1, 1)
-    # The best of three; what both pay, scaling and evaluation, drops out.
+    # Best of three. The difference removes scaling and evaluation, which both runs pay.
     short, long = (min(timed(1000, rounds) for _ in range(3)) for rounds in (1, 11))
     return {"compile_seconds": compiling, "step_ns": 1e9 * max(long[0] - short[0], 0.0) / (long[1] - short[1])}
 
@@ -116,20 +116,20 @@ def _show(facts: dict[str, Any]) -> None:
     typer.echo(f"rhfedmtl {facts['rhfedmtl']} on Python {facts['python']}, {facts['system']}")
     fact("machine", f"{how_many(facts['cores'], 'core')}{memory}", 12)
     fact("cache", facts["cache"], 12)
-    fact("data", facts["data_folder"] or "downloaded, or named by --path (RHFEDMTL_DATA names no folder)", 12)
+    fact("data", facts["data_folder"] or "downloaded, or named by --path (RHFEDMTL_DATA is not set)", 12)
     fact("core", ", ".join(f"{name} {number or 'MISSING'}" for name, number in facts["core"].items()), 12)
-    speed = f"{facts['step_ns']:.0f} ns a terminal step at 64 features, one thread"
+    speed = f"{facts['step_ns']:.0f} ns per terminal step with 64 features on one thread"
     fact("kernels", f"ready after {facts['compile_seconds']:.1f} s, then {speed}", 12)
     for added_by, added in facts["plugins"].items():
-        names = [f"{each['kind']} {each['name']}" for each in added if each["refused"] is None]
-        fact("plugin", f"{added_by}: {', '.join(names) or 'nothing'}", 12)
-        for each in added:
-            if each["refused"] is not None:
-                fact("refused", each["refused"], 12)
+        names = [f"{entry['kind']} {entry['name']}" for entry in added if entry["refused"] is None]
+        fact("plugin", f"{added_by}: {', '.join(names) or 'no usable entries'}", 12)
+        for entry in added:
+            if entry["refused"] is not None:
+                fact("refused", entry["refused"], 12)
     missing = [extra for extra, packages in facts["extras"].items() if not all(packages.values())]
     typer.echo("extras")
     for extra, packages in facts["extras"].items():
-        there = ", ".join(f"{name} {number}" for name, number in packages.items())
-        fact(f"  {extra}", f"{'-' if extra in missing else there} ({EXTRAS[extra][1]})", 16)
+        versions = ", ".join(f"{name} {number}" for name, number in packages.items())
+        fact(f"  {extra}", f"{'-' if extra in missing else versions} ({EXTRAS[extra][1]})", 16)
     if missing:
-        fact("missing (-)", f"each by its name, or several: pip install 'rhfedmtl[{','.join(missing[:2])}]'", 12)
+        fact("missing (-)", f"install by name: pip install 'rhfedmtl[{','.join(missing[:2])}]'", 12)

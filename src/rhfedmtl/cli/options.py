@@ -49,7 +49,10 @@ def option(panel: str, name: str, help: str, **more: Any) -> Any:  # noqa: A002
 def expand(
     command: Callable[..., R], parameter: str, options: Mapping[str, tuple[Any, Any]], build: Callable[..., Any]
 ) -> Callable[..., R]:
-    """Replace ``parameter`` of a command by ``options`` (name: annotation, default); ``build`` makes it from them."""
+    """Replace ``parameter`` of a command by ``options``, which map a name to annotation and default.
+
+    ``build`` makes the value of ``parameter`` from the values of the options.
+    """
 
     @functools.wraps(command)
     def expanded(**values: Any) -> R:
@@ -280,7 +283,10 @@ def with_learning_options(options: dict[str, tuple[Any, Any]]) -> Callable[[Call
 
 
 def with_planning_options(command: Callable[..., R]) -> Callable[..., R]:
-    """The same for plans, which are made for `rhfedmtl`: options that other algorithms alone heed are not listed."""
+    """Replace ``options`` as `with_learning_options` does, for plans.
+
+    A plan is for `rhfedmtl`, so options that only other algorithms use are hidden.
+    """
     unused = _own(ALGORITHMS).keys() - {field.name for field in ALGORITHMS["rhfedmtl"].options}
     options = {name: _changed(*entry, hidden=True) if name in unused else entry for name, entry in CHOSEN.items()}
     return expand(command, "options", options, _options)
