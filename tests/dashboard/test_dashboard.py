@@ -211,7 +211,8 @@ def test_a_sweep_is_counted_while_it_goes_on(tmp_path: Path) -> None:
     out, index, seen = tmp_path / "a b", Index(tmp_path), []
     configs = [RunConfig(budget=("energy=600",), seed=seed) for seed in range(3)]
 
-    def watch(done: int, total: int) -> None:
+    def watch(done: int, total: int, run: str) -> None:
+        assert run == f"rhfedmtl energy=600 seed {done - 1}"
         index.refresh()
         seen.extend((line.name, line.state, line.done, line.total) for line in index.sweeps)
         assert f"{done} of {total} runs" in runs(index, RunQuery())

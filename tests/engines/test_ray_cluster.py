@@ -221,7 +221,7 @@ def test_a_sweep_survives_a_lost_node(three: Any, tmp_path: Path) -> None:
     thread = threading.Thread(target=strike)
     thread.start()
     with Pool() as pool:
-        spread = sweep(configs, Store(tmp_path / "spread"), workers=pool, watch=lambda done, _: seen.append(done))
+        spread = sweep(configs, Store(tmp_path / "spread"), workers=pool, watch=lambda done, *_: seen.append(done))
     thread.join()
     here = sweep(configs, Store(tmp_path / "here"), workers=1)
     assert without_seconds(spread) == without_seconds(here)

@@ -36,7 +36,7 @@ def test_the_table_has_every_printed_figure(tmp_path: Path, monkeypatch: pytest.
     heart = replace(published.TABLES[2], printed={"FedYogi": (73.1, "fedyogi"), "a network": (68.5, None)})
     monkeypatch.setattr(published, "TABLES", (heart,))
     seen: list[tuple[int, int]] = []
-    lines = published.table(DATA, 2, tmp_path, workers=1, watch=lambda *count: seen.append(count))
+    lines = published.table(DATA, 2, tmp_path, workers=1, watch=lambda done, total, _: seen.append((done, total)))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert [line.method for line in lines] == ["FedYogi", "a network", "rhfedmtl (beside the best printed)"]
     assert lines[0].ours is not None

@@ -1,8 +1,8 @@
 """Command ``compare``: train several methods at equal cost, and print and save the comparison.
 
-The methods come from options or from a specification (TOML). Runs are stored in the folder ``--out``, so a second call
-makes only the missing ones. `rhfedmtl.studies` plans, runs and evaluates the comparison; this module only builds it
-from the options and prints it. `reproduce` uses `spread` as well.
+The methods come from options or from a specification (TOML). Runs are stored in the folder ``--out``, and a second call
+makes only missing runs. `rhfedmtl.studies` plans, runs and evaluates the comparison; this module only builds it from
+the options and prints it. `reproduce` uses `spread` as well.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def compare(
                 f"no run has {result.study.metric} on test rows: choose another metric, or keep rows for the test",
                 "note: ",
             )
-        notes = ["replaced the tables of an earlier comparison with other settings; its runs are kept"]
+        notes = ["replaced the tables of an earlier comparison with other settings; its runs remain"]
         notes = notes if replaced else []
         notes += [SIMULATION] if any(config.noise_from_seed for config in planned.configs.values()) else []
         for note in notes:

@@ -16,7 +16,7 @@ def dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine.", show_default="a free one")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Show runs, a network, and what a budget would buy, live in a browser on this machine.
+    """Show runs, a network, and the results of a budget, live in a browser on this machine.
 
     The page only shows: for every action it prints a command that you can copy. Ctrl-C ends it. For example:
 

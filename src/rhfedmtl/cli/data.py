@@ -118,7 +118,7 @@ def _setting(entry: Dataset, text: str) -> tuple[str, Any]:
     return name, parse_setting(entry, name, value)
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
 Name = Annotated[str, typer.Argument(help=f"Data set: {', '.join(DATASETS)}.", show_default=False)]
 NameOrPath = Annotated[
     str | None,

@@ -1,4 +1,8 @@
-"""Live lines on stderr: a run, the runs of a sweep, the budgets of a plan. Import it where a command starts."""
+"""Live progress lines on stderr: for a run, for the runs of a sweep, and for the budgets of a plan.
+
+A command imports this module only when it starts, because rich and the training code take time to load. Without a
+terminal, or with --json, the functions show nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +25,27 @@ from rhfedmtl.training.result import Progress, mean
 
 @contextmanager
 def watched(*, live: bool, share_done: ShareDone) -> Iterator[Any]:
-    """Show progress of a run; Ctrl-C ends the run after the present round and keeps the models.
+    """Show progress of a run; Ctrl-C ends the run after the current round and keeps the models.
 
-    In the first round there is nothing to keep, so Ctrl-C ends the run at once.
+    Before the first round ends there is nothing to keep, so Ctrl-C ends the run at once.
     """
-    begun = stop = False
+    started = stop = False
 
     def interrupt(*_: Any) -> None:
         nonlocal stop
-        if stop or not begun:
+        if stop or not started:
             raise KeyboardInterrupt
         stop = True
 
-    def goes_on(_: Progress) -> bool:
-        nonlocal begun
-        begun = True
+    def should_continue(_: Progress) -> bool:
+        nonlocal started
+        started = True
         return not stop
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    previous_handler = signal.signal(signal.SIGINT, interrupt)
     try:
         if not live:
-            yield goes_on
+            yield should_continue
             return
         columns = (
             BarColumn(8),
@@ -49,21 +53,21 @@ def watched(*, live: bool, share_done: ShareDone) -> Iterator[Any]:
             TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
         )
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=1.0, state="getting ready (the first run compiles, some seconds)")
+            task = bar.add_task("", total=1.0, state="starting (the first run compiles for some seconds)")
 
             def show(progress: Progress) -> bool:
                 bar.update(task, completed=share_done(progress), state=_state(progress))
-                return goes_on(progress)
+                return should_continue(progress)
 
             yield show
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
 class ShareDone:
-    """Share of a run that is complete: by budgets, by server iterations, or by the gap on its way to the target.
+    """Share of a run that is complete: by budgets, by server iterations, or by the gap relative to its target.
 
-    The gap falls by about the same factor in every round, so its logarithm tells the time.
+    The gap falls by about the same factor in every round, so its logarithm grows with time.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -73,7 +77,7 @@ class ShareDone:
         self._first: float | None = None
 
     def __call__(self, progress: Progress) -> float:
-        """Share from 0 to 1."""
+        """Return the share from 0 to 1."""
         shares = [1.0 - progress.left.get(name, limit) / limit for name, limit in self._limits.items() if limit > 0.0]
         if self._cloud_rounds:
             shares.append(progress.cloud_round / self._cloud_rounds)
@@ -101,19 +105,20 @@ def _state(progress: Progress) -> str:
 
 @contextmanager
 def runs_bar(*, live: bool) -> Iterator[Any]:
-    """Show the number of complete runs and the time left."""
+    """Show the number of finished runs, the time left, and method, budget and seed of the last finished run."""
     if not live:
         yield None
         return
-    columns = (BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
+    run = TextColumn("{task.fields[run]}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+    columns = (BarColumn(12), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"), run)
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task("", total=None, run="")
+        yield lambda done, total, run: bar.update(task, completed=done, total=total, run=f"last: {run}")
 
 
 @contextmanager
 def budgets_bar(*, live: bool) -> Iterator[Any]:
-    """Show the budget that a search tries."""
+    """Show how many budgets a search has tried, and the result of the last budget."""
     if not live:
         yield lambda *_: None
         return

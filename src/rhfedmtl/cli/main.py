@@ -1,4 +1,9 @@
-"""The program: its commands in panels, settings that need not be typed, Ctrl-C and errors answered in a line."""
+"""Entry point of the command line: collects the commands in panels, and turns Ctrl-C and errors into a short message.
+
+`main` is the console script. It adds defaults from settings files and the environment (`rhfedmtl.cli.settings`). An
+error that the library raises on purpose ends with status 2, or with 75 if a retry may help; other exceptions show their
+traceback. To add a command, write a function in its own module and add it to ``PANELS``.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,7 @@ def _root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
     config: Annotated[
         Path | None,
-        typer.Option(help="Settings of commands (TOML); the command line overrides it. [rhfedmtl.toml, if there]"),
+        typer.Option(help="Settings file (TOML); the command line overrides it. [rhfedmtl.toml, if it exists]"),
     ] = None,
 ) -> None:
     if show_version:
@@ -54,7 +59,7 @@ def _root(
 
 
 NOWHERE = "no locator available"
-"""What numba says where it can keep compiled code nowhere: neither beside the package nor in the user's cache."""
+"""Part of numba's message if it can write its cache neither next to the package nor in the user's cache."""
 PANELS: dict[str, dict[str, Any]] = {
     "Learn": {
         "train": train.train,
@@ -62,13 +67,13 @@ PANELS: dict[str, dict[str, Any]] = {
         "compare": compare.compare,
         "reproduce": reproduce.reproduce,
     },
-    "Use what was learned": {
+    "Use models": {
         "predict": models.predict,
         "export": models.export,
         "release": models.release,
         "certify": certify.certify,
     },
-    "Look": {"dashboard": dashboard.dashboard, "report": report.report, "runs": runs.app, "data": data.app},
+    "Inspect": {"dashboard": dashboard.dashboard, "report": report.report, "runs": runs.app, "data": data.app},
     "This machine": {"doctor": doctor.doctor, "calibrate": plan.calibrate},
     "Networks of real nodes": {
         "network": network.app,
@@ -76,7 +81,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "status": training.status,
     },
 }
-"""The commands in the order of the help."""
+"""Commands in the order of the help."""
 for _panel, _commands in PANELS.items():
     for _name, _command in _commands.items():
         if isinstance(_command, typer.Typer):
@@ -85,23 +90,23 @@ for _panel, _commands in PANELS.items():
             app.command(_name, rich_help_panel=_panel)(_command)
 
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-"""Words that make no command; typer may carry its own click."""
-GOES_ON = "what is finished is kept, and the same command goes on from there"
+"""Base class of usage errors; typer may bring its own copy of click."""
+CONTINUES = "finished runs are saved; repeat the command to continue"
 LAST_WORDS = {
-    "train": "nothing is kept of it yet; to start again, give the same command",
-    "compare": GOES_ON,
-    "reproduce": GOES_ON,
+    "train": "nothing was saved yet; repeat the command to start again",
+    "compare": CONTINUES,
+    "reproduce": CONTINUES,
     "calibrate": "nothing was saved",
 }
-"""What became of a command that Ctrl-C ended, where there is something to say."""
+"""Message after Ctrl-C, for commands with something to say."""
 
 
 def program() -> Any:
-    """The whole command line, its commands in panels; Ctrl-C is answered with a word."""
+    """Return the complete command line with its panels; it answers Ctrl-C with a short message."""
     group: Any = typer.main.get_command(app)
     invoke = group.invoke
 
-    def answered(context: typer.Context) -> Any:
+    def invoke_or_report(context: typer.Context) -> Any:
         try:
             return invoke(context)
         except KeyboardInterrupt as end:
@@ -109,16 +114,16 @@ def program() -> Any:
             typer.echo(f"interrupted: {words}" if words else "interrupted", err=True)
             raise typer.Exit(train.INTERRUPTED) from None
 
-    group.invoke = answered
+    group.invoke = invoke_or_report
     group.commands = {name: group.commands[name] for names in PANELS.values() for name in names}
     return settings.shorten(settings.quiet(group))
 
 
 def main() -> None:
-    """Run the command line; errors raised on purpose, and those of files, are printed plainly and end with status 2.
+    """Run the command line; print intended errors and file errors as a single message, and exit with status 2.
 
-    Where the same may work later (a port is taken) it is 75, as for mail that is to be sent again. With --json an error
-    is an object on standard output, as everything else.
+    If a retry may succeed (for example a port is taken), the status is 75, as for mail that should be sent again. With
+    --json an error is an object on standard output, like all other output.
     """
     as_json = "--json" in sys.argv
     try:
@@ -130,13 +135,13 @@ def main() -> None:
     except OSError as error:
         # Python does not name the file if it fails in the middle of writing.
         reason, status = error.strerror or str(error), 2
-        words = f"cannot write: {reason}; make room, or write elsewhere, and give the command again"
+        words = f"cannot write: {reason}; free some space, or write elsewhere, and repeat the command"
         words = words if error.filename is None else f"cannot use {error.filename}: {reason}"
     except RuntimeError as error:
         if NOWHERE not in str(error):
             raise
-        words, status = "no folder for compiled code can be written: name one, as in NUMBA_CACHE_DIR=/tmp/kernels", 2
-    except USAGE as error:  # with --json alone: else it has been answered
+        words, status = "no writable folder for compiled code: set one, as in NUMBA_CACHE_DIR=/tmp/kernels", 2
+    except USAGE as error:  # Only with --json; otherwise typer has printed the error.
         words, status = error.format_message(), error.exit_code
     if as_json:
         print_json({"error": words})

@@ -1,4 +1,4 @@
-"""Command line: what to do with models: ``predict`` new rows, ``export`` for other programs, ``release`` in noise."""
+"""Commands that use saved models: ``predict`` new rows, ``export`` to other formats, ``release`` with noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     pass
 
 Model = Annotated[
-    Path, typer.Argument(help="Folder of a run (of several: the latest), or a model file.", show_default=False)
+    Path,
+    typer.Argument(help="Folder of a run, folder of runs (the latest is used), or model file.", show_default=False),
 ]
 FORMATS = ("onnx", "npz", "json")
 
@@ -29,26 +30,27 @@ def predict(
     path: Annotated[Path, typer.Option("--path", help="Rows: .csv, .tsv, .parquet or .npz.", show_default=False)],
     task_column: Annotated[
         str | None,
-        typer.Option("--task-column", help="Column with each row's task.", show_default="that of training, or task"),
+        typer.Option("--task-column", help="Column with each row's task.", show_default="as in training, or task"),
     ] = None,
     task: Annotated[str | None, typer.Option("--task", help="Task of all rows, instead of a column.")] = None,
-    label: Annotated[str | None, typer.Option("--label", help="Column of true labels, to say what is right.")] = None,
-    drop: Annotated[str, typer.Option("--drop", help="Columns that are no features: a,b,c.")] = "",
+    label: Annotated[str | None, typer.Option("--label", help="Column of true labels, to compute metrics.")] = None,
+    drop: Annotated[str, typer.Option("--drop", help="Columns to ignore: a,b,c.")] = "",
     out: Annotated[Path | None, typer.Option("--out", help="CSV file for the predictions. [standard output]")] = None,
     formulas: Annotated[
         bool,
         typer.Option(
             "--formulas",
-            help="Write texts that start with =, +, - or @ unchanged: a spreadsheet may run them. [with a ' before]",
+            help="Write text that starts with =, +, - or @ unchanged, although a spreadsheet may run it. [after a ']",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict new rows, each with the model of its task.
 
-    Unseen tasks get a note and the model of all training rows; models from a budget or a network have only their mean.
+    For an unseen task, the command prints a note and uses the model of all training rows. Models from a budget or a
+    network have only the mean model for that.
 
-    Features are found by name where the model knows their names; other columns are left aside. For example:
+    If the model has feature names, features are matched by name and other columns are ignored. For example:
 
     rhfedmtl predict runs/20260102-120000-rhfedmtl-table-0 --path new.csv --task-column site --out predictions.csv
 
@@ -58,44 +60,44 @@ def predict(
     from rhfedmtl.models.task_models import TaskModels
 
     if out is not None and out.suffix.lower() in (".parquet", ".npz", ".json", ".xlsx", ".gz", ".tsv"):
-        raise ConfigError(f"--out {out}: predictions are written as CSV; name it {out.with_suffix('.csv')}")
+        raise ConfigError(f"--out {out}: predictions are written as CSV; use {out.with_suffix('.csv')}")
     models = TaskModels.load(model)
-    asked = NewRows(models, path, task_column, task, label, list(parse_names(drop)))
-    found = asked.predict()
+    new_rows = NewRows(models, path, task_column, task, label, list(parse_names(drop)))
+    predictions = new_rows.predict()
     if out is not None:
-        _write(out, found, formulas=formulas)
+        _write(out, predictions, formulas=formulas)
     facts = {
-        "rows": len(found["prediction"]),
-        **asked.facts(found),
+        "rows": len(predictions["prediction"]),
+        **new_rows.facts(predictions),
         "saved": None if out is None else str(out),
     }
     if as_json:
-        print_json({**facts, **({} if out is not None else {"predictions": _columns(found)})})
+        print_json({**facts, **({} if out is not None else {"predictions": _columns(predictions)})})
         return
     if facts["unknown_tasks"]:
         names = ", ".join(facts["unknown_tasks"][:5]) + (" and more" if len(facts["unknown_tasks"]) > 5 else "")
-        typer.echo(f"note: not learned, so predicted with {models.unseen_words}: task {names}", err=True)
-    if asked.without_task:
-        rows = f"{len(asked.without_task):,} of {facts['rows']:,} rows have no {asked.column!r}"
+        typer.echo(f"note: no model for task {names}: predicted with {models.unseen_words}", err=True)
+    if new_rows.without_task:
+        rows = f"{len(new_rows.without_task):,} of {facts['rows']:,} rows have no {new_rows.column!r}"
         typer.echo(
-            f"note: {rows}: predicted with {models.unseen_words}, the first is {asked.place(asked.without_task[0])}",
+            f"note: {rows} (first: {new_rows.place(new_rows.without_task[0])}): predicted with {models.unseen_words}",
             err=True,
         )
-    if asked.same:
-        pairs = [f"{word} for {name}" for word, name in asked.same.items()]
-        shown = ", ".join(pairs[:5]) + (" and more" if len(pairs) > 5 else "")
-        typer.echo(f"note: taken for the task of the same number: {shown}", err=True)
-    if asked.filled:
+    if new_rows.same:
+        pairs = [f"{word} for {name}" for word, name in new_rows.same.items()]
+        pairs_text = ", ".join(pairs[:5]) + (" and more" if len(pairs) > 5 else "")
+        typer.echo(f"note: matched tasks by number: {pairs_text}", err=True)
+    if new_rows.filled:
         typer.echo(
-            f"note: gaps in {', '.join(asked.filled)}, which had none in training: filled by the mean of the training "
-            "rows",
+            f"note: missing values in {', '.join(new_rows.filled)}, but not in training: filled with the mean of the "
+            "training rows",
             err=True,
         )
     if out is None:
-        _table(sys.stdout, found, formulas=formulas)
+        _table(sys.stdout, predictions, formulas=formulas)
     else:
         typer.echo(f"{facts['rows']} rows predicted, written to {out}")
-    for name, value in facts["metrics"].items():  # beside the table, not in it
+    for name, value in facts["metrics"].items():  # On stderr if the table itself goes to standard output.
         text = "- (no task has two classes)" if value is None else f"{value:.4f} (mean over tasks)"
         typer.echo(f"{name.replace('_', ' ')} {text}", err=out is None)
 
@@ -106,16 +108,16 @@ def export(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", help="Task whose model it is.", show_default="the only one, or the model for unseen tasks"
+            "--task", help="Task whose model to write.", show_default="the only task, or the model for unseen tasks"
         ),
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}.", show_default="by the ending of --out")
+        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}.", show_default="from the ending of --out")
     ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Precision of ONNX: float64 or float32.")] = "float64",
     as_json: AsJson = False,
 ) -> None:
-    """Write the model of one task, with its scaling, for use elsewhere: ONNX, a model file of its own, or plain JSON.
+    """Write the model of a single task, with its scaling, as ONNX, as a model file, or as JSON.
 
     For example:
 
@@ -126,38 +128,40 @@ def export(
     from rhfedmtl import array_file
     from rhfedmtl.models.task_models import TaskModels
 
-    chosen = form or out.suffix.removeprefix(".")
-    if chosen not in FORMATS:
-        raise ConfigError(f"unknown format {chosen!r}: choose one of {', '.join(FORMATS)} with --format")
+    file_format = form or out.suffix.removeprefix(".")
+    if file_format not in FORMATS:
+        raise ConfigError(f"unknown format {file_format!r}: choose one of {', '.join(FORMATS)} with --format")
     models = TaskModels.load(model)
-    one = models.only(task)
-    if chosen == "onnx":
-        one.to_onnx(out, dtype=dtype)
-    elif chosen == "npz":
-        one.save(out)
+    task_models = models.only(task)
+    if file_format == "onnx":
+        task_models.to_onnx(out, dtype=dtype)
+    elif file_format == "npz":
+        task_models.save(out)
     else:
         with array_file.writing(out):
-            out.write_text(json.dumps(one.to_dict(), allow_nan=False) + "\n", encoding="utf-8")
-    name = str(one.tasks[0])
+            out.write_text(json.dumps(task_models.to_dict(), allow_nan=False) + "\n", encoding="utf-8")
+    name = str(task_models.tasks[0])
     if as_json:
-        print_json({"task": name, "format": chosen, "saved": str(out)})
+        print_json({"task": name, "format": file_format, "saved": str(out)})
     else:
         title = models.unseen_words if name == "reference" else f"model of task {name}"
-        typer.echo(f"{title} written to {out} ({chosen})")
+        typer.echo(f"{title} written to {out} ({file_format})")
 
 
 def release(
     model: Model,
-    epsilon: Annotated[float, typer.Option("--epsilon", help="Bound on what is learned of any row.")] = 1.0,
-    delta: Annotated[float, typer.Option("--delta", help="Chance that the bound does not hold.")] = 1e-6,
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="Privacy loss: bound on what the models reveal of any row.")
+    ] = 1.0,
+    delta: Annotated[float, typer.Option("--delta", help="Probability that the bound does not hold.")] = 1e-6,
     out: Annotated[
-        Path | None, typer.Option("--out", help="File to write.", show_default="released.npz beside the model")
+        Path | None, typer.Option("--out", help="File to write.", show_default="released.npz next to the model")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write models that may be given away: noise hides every single training row, and the file says how well.
+    """Write models for publication: noise hides every single training row, and the file states the privacy loss.
 
-    The noise follows from the gap that the run was told to reach, so train with a target, rows of unit norm and weights
+    The noise depends on the gap that the run had to reach. Train with a target gap, rows of unit norm, and weights
     given as numbers. For example:
 
     rhfedmtl train --data har --positive SITTING --scale unit --lambda1 0.1 --lambda2 1 --target-gap 1e-6
@@ -175,32 +179,32 @@ def release(
     else:
         fact("released", statement["words"])
         fact("noise", f"{statement['noise']:.3g} for a sensitivity of {statement['sensitivity']:.3g}")
-        told = statement["in_all"]
-        several = f"{told['releases']} of these models so far, together ({told['epsilon']:.4g}, {told['delta']:g}); "
-        fact("releases", f"{several if told['releases'] > 1 else ''}they add up: give the same one to everybody")
+        total = statement["in_all"]
+        several = f"{total['releases']} of these models so far, together ({total['epsilon']:.4g}, {total['delta']:g}); "
+        fact("releases", f"{several if total['releases'] > 1 else ''}losses add up: give everybody the same file")
         typer.echo(f"saved in      {out}")
 
 
-def _columns(found: dict[str, Any]) -> dict[str, list[Any]]:
-    return {name: values if isinstance(values, list) else values.tolist() for name, values in found.items()}
+def _columns(predictions: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: values if isinstance(values, list) else values.tolist() for name, values in predictions.items()}
 
 
-def _write(out: Path, found: dict[str, Any], *, formulas: bool) -> None:
+def _write(out: Path, predictions: dict[str, Any], *, formulas: bool) -> None:
     from rhfedmtl import array_file
 
     with array_file.writing(out), out.open("w", newline="", encoding="utf-8") as file:
-        _table(file, found, formulas=formulas)
+        _table(file, predictions, formulas=formulas)
 
 
-def _table(file: Any, found: dict[str, Any], *, formulas: bool) -> None:
-    columns = _columns(found)
+def _table(file: Any, predictions: dict[str, Any], *, formulas: bool) -> None:
+    columns = _columns(predictions)
     table = csv.writer(file, lineterminator="\n")
     table.writerow(columns if formulas else map(_quoted, columns))
     table.writerows(zip(*(map(_quoted, cells) if not formulas else cells for cells in columns.values()), strict=True))
 
 
 def _quoted(cell: Any) -> Any:
-    """The cell, with a quote before a text that a spreadsheet would run as a formula; a number is no formula."""
+    """Return the cell, with a quote in front if a spreadsheet would run the text as a formula; numbers are safe."""
     from rhfedmtl.data.loaders.cells import Notation
 
     starts = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))

@@ -1,4 +1,7 @@
-"""Command line: ``plan`` (what a budget buys, and what budget buys a target) and ``calibrate`` (measured prices)."""
+"""Commands ``plan`` (work and cost that a budget buys, or the budget for a target) and ``calibrate`` (measured prices).
+
+Both only parse options and print: `rhfedmtl.planning` computes the plans and times this machine.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ if TYPE_CHECKING:
     from rhfedmtl.planning.target import TargetReport
     from rhfedmtl.resources.links import Link
 
-TARGET = "The other way round: from a target to a budget"
+TARGET = "Find the budget for a target"
 WITHOUT = "Without data"
 OF_A_PROBLEM = ("loss", "relationship", "lambda1", "lambda2", "merge", "channel", "intercept", "uniform")
-"""What a pilot that was kept cannot be asked to change."""
-BENCH = "What is timed"
+"""Options that a saved pilot fixes."""
+BENCH = "Sizes of the benchmark"
 POWER = "Power"
 LINKS = "Links (Shannon rate)"
 
@@ -56,37 +59,35 @@ def plan(
         option(
             WORK_PANEL,
             "--pilot",
-            "File of a pilot: with data it is kept there, without it is planned from, for any prices and budgets.",
+            "File of a pilot. With data, the pilot is saved there; without data, it is read to plan for any budget.",
             metavar="FILE",
         ),
     ] = None,
     pilot_rounds: Annotated[
         int | None,
-        option(
-            WORK_PANEL, "--pilot-rounds", "Rounds simulated, with data, to predict the gap; 0: none. [a quarter]", min=0
-        ),
+        option(WORK_PANEL, "--pilot-rounds", "Rounds simulated to predict the gap (0: no pilot). [a quarter]", min=0),
     ] = None,
     target: Annotated[
         str | None,
         option(TARGET, "--target", "gap=1e-3, accuracy=0.9, balanced_accuracy=…, auc=… or rmse=….", metavar="NAME=X"),
     ] = None,
     resource: Annotated[
-        str | None, option(TARGET, "--resource", "Type whose budget is sought. [the first without a budget]")
+        str | None, option(TARGET, "--resource", "Type of the budget to find. [the first without a budget]")
     ] = None,
-    seeds: Annotated[int, option(TARGET, "--seeds", "Runs at each budget, each with a seed of its own.", min=1)] = 3,
-    points: Annotated[int, option(TARGET, "--points", "Budgets on the grid, before it is refined.", min=2)] = 11,
+    seeds: Annotated[int, option(TARGET, "--seeds", "Runs at each budget, each with its own seed.", min=1)] = 3,
+    points: Annotated[int, option(TARGET, "--points", "Budgets on the grid, before the bisection.", min=2)] = 11,
     features: Annotated[
-        int | None, option(WITHOUT, "--features", "Features of a row: needed where bytes have a price.")
+        int | None, option(WITHOUT, "--features", "Features of a row: needed if bytes have a price.")
     ] = None,
     columns: Annotated[int, option(WITHOUT, "--columns", "Models per task: 1, or the number of classes.")] = 1,
     scale: Scale = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a budget buys before any of it is spent: H, K, M, cost, and what binds. Or what budget a target needs.
+    """Plan a run within a budget: H, K, M, cost, and the binding budget. Or find the budget for a target.
 
-    Without --data it plans from numbers alone (5 tasks, 5 terminals, 70 samples per task unless said). With data a
-    pilot of a few rounds, simulated and not charged, also predicts the gap; kept in a file, it does so for other prices
+    Without --data, the plan uses only sizes (by default 5 tasks, 5 terminals and 70 samples per task). With data, a
+    pilot of a few rounds also predicts the gap; it is simulated and not charged. A saved pilot plans for other prices
     and budgets at once, here and on the page of `rhfedmtl dashboard`.
 
     rhfedmtl plan --tasks 5 --terminals 5 --samples-per-task 70 --budget energy=1400 --cost energy=0.1,10
@@ -112,20 +113,20 @@ def plan(
 
     prices, limits = read_resources(cost, budget)
     options = options.in_precision(precision, bytes_bind=prices.has_bytes(limits))
-    # Plans are for RHFedMTL and, with policy fixed, HFedMTL: settings of others are refused.
+    # Plans are for RHFedMTL and, with policy fixed, for HFedMTL: we refuse settings of other algorithms.
     if unheeded := idle("rhfedmtl", options):
         raise ConfigError(no_effect("a plan", unheeded, options))
     if pilot is not None and (privacy or target):
-        raise ConfigError("--pilot predicts the gap of a run that is not private: leave out --privacy and --target")
+        raise ConfigError("--pilot predicts the gap of runs without privacy: leave out --privacy and --target")
     if privacy and target:
-        raise ConfigError("a target is sought by looking at rows again and again: leave out --privacy, or --target")
+        raise ConfigError("the search for a target reads the rows in every run: leave out --privacy, or --target")
     with_data = (context.params["data"] or context.params["path"]) is not None
     if pilot is not None and not with_data:
-        told = [name for name in SPLIT_FIELDS if getattr(request, name) is not None]
-        told += [name for name in options.set_names() if name in OF_A_PROBLEM]
-        if told or features is not None or columns != 1:
-            raise ConfigError(f"{pilot} has its own {', '.join(told) or 'sizes'}: leave that out, or give --data")
-    asked = PlanRequest(
+        fixed = [name for name in SPLIT_FIELDS if getattr(request, name) is not None]
+        fixed += [name for name in options.set_names() if name in OF_A_PROBLEM]
+        if fixed or features is not None or columns != 1:
+            raise ConfigError(f"{pilot} fixes {', '.join(fixed) or 'the sizes'}: leave that out, or give --data")
+    plan_request = PlanRequest(
         request,
         options,
         with_data,
@@ -141,12 +142,12 @@ def plan(
         keep=pilot if with_data else None,
     )
     if target is None:
-        report: PlanReport | TargetReport = asked.plan(pilot_rounds)
+        report: PlanReport | TargetReport = plan_request.plan(pilot_rounds)
     else:
         with budgets_bar(live=not as_json and sys.stderr.isatty()) as watch:
-            report = asked.seek(Target.of(target), resource, seeds=seeds, points=points, watch=watch)
+            report = plan_request.seek(Target.of(target), resource, seeds=seeds, points=points, watch=watch)
     if as_json:
-        print_json({**report.to_dict(), "configuration": asked.configuration()})
+        print_json({**report.to_dict(), "configuration": plan_request.configuration()})
     else:
         text_of.show(report)
 
@@ -158,12 +159,12 @@ def calibrate(
     terminals: Annotated[int, option(BENCH, "--terminals", "Terminals of a station.")] = 5,
     tasks: Annotated[int, option(BENCH, "--tasks", "Tasks that the cloud couples.")] = 5,
     dtype: Annotated[str, option(BENCH, "--dtype", "float64 or float32.")] = "float64",
-    repeats: Annotated[int, option(BENCH, "--repeats", "Measurements behind each median.")] = 15,
-    terminal_watts: Annotated[float, option(POWER, "--terminal-watts", "A terminal at work.")] = 2.0,
-    station_watts: Annotated[float, option(POWER, "--station-watts", "A station at work.")] = 50.0,
-    cloud_watts: Annotated[float, option(POWER, "--cloud-watts", "The cloud at work.")] = 100.0,
+    repeats: Annotated[int, option(BENCH, "--repeats", "Measurements per median.")] = 15,
+    terminal_watts: Annotated[float, option(POWER, "--terminal-watts", "Power of a working terminal.")] = 2.0,
+    station_watts: Annotated[float, option(POWER, "--station-watts", "Power of a working station.")] = 50.0,
+    cloud_watts: Annotated[float, option(POWER, "--cloud-watts", "Power of the working cloud.")] = 100.0,
     slowdown: Annotated[
-        float, option(POWER, "--terminal-slowdown", "How many times slower a terminal is than this machine.")
+        float, option(POWER, "--terminal-slowdown", "Factor by which a terminal is slower than this machine.")
     ] = 1.0,
     terminal_up: Annotated[str | None, option(LINKS, "--terminal-up", "Terminal to station.", metavar="LINK")] = None,
     terminal_down: Annotated[
@@ -172,14 +173,15 @@ def calibrate(
     station_up: Annotated[str | None, option(LINKS, "--station-up", "Station to cloud.", metavar="LINK")] = None,
     station_down: Annotated[str | None, option(LINKS, "--station-down", "Cloud to station.", metavar="LINK")] = None,
     links: Annotated[
-        Path | None, option(LINKS, "--links", "CSV with the uplink of every terminal, one row each.", metavar="FILE")
+        Path | None,
+        option(LINKS, "--links", "CSV with the uplink of every terminal, one row per terminal.", metavar="FILE"),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Price file to write, for --cost of train and plan.")] = Path(
         "prices.toml"
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Measure prices on this machine: time of a terminal step, of a merge and of a server iteration; bytes; energy.
+    """Measure prices on this machine: time of a terminal step, a merge and a server iteration; bytes; energy.
 
     A LINK is BANDWIDTH_HZ,SNR_DB,WATTS: the Shannon rate turns it into time and energy per byte. For example:
 
@@ -193,19 +195,19 @@ def calibrate(
     from rhfedmtl.resources.links import read_links
 
     if links is not None and terminal_up is not None:
-        raise ConfigError("--links and --terminal-up both give the uplinks of terminals: give one of them")
-    given = {
+        raise ConfigError("--links and --terminal-up both set the uplinks of terminals: leave out one of them")
+    texts = {
         "terminal_up": terminal_up,
         "terminal_down": terminal_down,
         "station_up": station_up,
         "station_down": station_down,
     }
-    used = {name: _link(text) for name, text in given.items() if text is not None}
+    used = {name: _link(text) for name, text in texts.items() if text is not None}
     if links is not None:
         used["terminal_up"] = read_links(links)
     power = calibration.Power(terminal_watts, station_watts, cloud_watts, slowdown)
     bench = calibration.Bench(features, rows, columns, terminals, tasks, dtype, repeats)  # type: ignore[arg-type]
-    # Refuse a file that cannot be written before anything is measured.
+    # The measurement takes a while, so refuse an unwritable file before it.
     why = "it is a folder" if out.is_dir() else "" if out.parent.is_dir() else f"there is no folder {out.parent}"
     if why:
         raise ConfigError(f"cannot write {out}: {why}; choose another file with --out")
@@ -219,7 +221,7 @@ def calibrate(
 
 
 def _link(text: str) -> Link:
-    """Link from BANDWIDTH_HZ,SNR_DB[,WATTS]."""
+    """Read a link from BANDWIDTH_HZ,SNR_DB[,WATTS]."""
     from rhfedmtl.resources.links import Link
 
     try:

@@ -1,4 +1,4 @@
-"""Plans, targets and calibrations as text of at most 80 columns."""
+"""Print plans, targets and calibrations as text of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 ROWS = 14
 NAMES = 13
-"""Columns for the names of facts."""
+"""Width of the column with the names of facts."""
 
 
 def show(report: PlanReport | TargetReport) -> None:
-    """Print what a budget buys, or which budget reaches a target."""
+    """Print the plan for a budget, or the budget for a target."""
     from rhfedmtl.planning.plan import PlanReport
 
     if isinstance(report, PlanReport):
@@ -34,7 +34,7 @@ def show(report: PlanReport | TargetReport) -> None:
 
 
 def _show_plan(report: PlanReport) -> None:
-    """Print a plan: what is done, what it costs, what binds, the curve over H."""
+    """Print a plan: work, cost, binding budget, and the curve over H."""
     screen = console()
     shape = report.federation
     low, high = shape["rows_per_terminal"]
@@ -57,7 +57,7 @@ def _show_plan(report: PlanReport) -> None:
 
 
 def _resources(report: PlanReport) -> Table:
-    """One row for every priced type."""
+    """Return a table with a row for each priced type."""
     table = _table("resource", "cost", "budget", "share", "1 % more", "1 unit more", "feasible H")
     for name, amount in report.cost.items():
         limit = report.budget.get(name)
@@ -82,16 +82,16 @@ def _resources(report: PlanReport) -> Table:
 
 
 def _curve(report: PlanReport) -> Table:
-    """What each H would mean; thinned out to a page."""
+    """Return a table with the cost and result of each H, thinned out to ROWS rows."""
     points = report.curve
     step = max(1, math.ceil(len(points) / ROWS))
-    shown = [p for i, p in enumerate(points) if i % step == 0 or p.local_steps == report.local_steps]
+    rows = [p for i, p in enumerate(points) if i % step == 0 or p.local_steps == report.local_steps]
     types = list(report.cost)[:2]
     theory = points[0].bound_rounds is not None
-    heads = ["H", *(["K(H)"] if theory else []), *(f"{n} a round" for n in types)]
-    heads += [f"{n} in all" for n in types] if theory else []
+    heads = ["H", *(["K(H)"] if theory else []), *(f"{n} per round" for n in types)]
+    heads += [f"total {n}" for n in types] if theory else []
     table = _table(*heads, "rounds paid", "remaining")
-    for p in shown:
+    for p in rows:
         cells = [str(p.local_steps), *([words.number(p.bound_rounds)] if theory else [])]
         cells += [words.number(p.round_cost[n]) for n in types]
         cells += [words.number((p.cost or {}).get(n)) for n in types] if theory else []
@@ -101,29 +101,33 @@ def _curve(report: PlanReport) -> Table:
 
 
 def _show_target(report: TargetReport) -> None:
-    """Print which budget reaches a target, and the curve of cost against result."""
+    """Print the budget that reaches a target, and the curve of cost against result."""
     screen = console()
     name, value = report.target.name, report.target.value
     sign = "at most" if report.target.falling else "at least"
     _line("target", f"{name} of {sign} {value:g}, policy {report.policy}, by {report.found_by}")
     if report.bounds:
-        for bound, found in report.bounds.items():
-            cost = ", ".join(f"{n} {words.number(c)}" for n, c in found["cost"].items())
-            _line(bound, f"H = {found['local_steps']}, {words.number(found['rounds'])} rounds: {cost}")
+        for bound, bound_plan in report.bounds.items():
+            cost = ", ".join(f"{n} {words.number(c)}" for n, c in bound_plan["cost"].items())
+            _line(bound, f"H = {bound_plan['local_steps']}, {words.number(bound_plan['rounds'])} rounds: {cost}")
     elif report.budget is not None:
-        _line("budget", f"{report.resource}={words.number(report.budget)} is the smallest found that reaches it")
+        _line("budget", f"{report.resource}={words.number(report.budget)} is the smallest budget that reached it")
     else:
-        _line("budget", f"none found; the best {name} seen is {report.best:.4g}")
+        _line("budget", f"no budget reached it; the best {name} is {report.best:.4g}")
     for limited, limit in report.limits.items():
         _line("limit", f"{limited}={words.number(limit)}")
-    others = [name for name in next(iter(report.curve)).spent if name != report.resource][:1]
-    spread = report.level is not None
+    other_types = [name for name in next(iter(report.curve)).spent if name != report.resource][:1]
+    several_seeds = report.level is not None
     heads = [f"{report.resource} budget", report.target.name.replace("_", " ")]
-    heads += [f"{words.percent(report.level)} interval"] if spread else []
-    table = _table(*heads, "rounds", *(f"{name} spent" for name in others), "Pareto", "reaches")
+    heads += [f"{words.percent(report.level)} interval"] if several_seeds else []
+    table = _table(*heads, "rounds", *(f"{name} spent" for name in other_types), "Pareto", "reaches")
     for p in report.curve:
-        cells = [words.number(p.budget), f"{p.result:.3g}", *([f"{p.low:.3g} to {p.high:.3g}"] if spread else [])]
-        cells += [words.number(p.rounds), *(words.number(p.spent[name]) for name in others)]
+        cells = [
+            words.number(p.budget),
+            f"{p.result:.3g}",
+            *([f"{p.low:.3g} to {p.high:.3g}"] if several_seeds else []),
+        ]
+        cells += [words.number(p.rounds), *(words.number(p.spent[name]) for name in other_types)]
         best = p.budget == report.budget
         table.add_row(*cells, "*" if p.pareto else "", "yes" if p.reached else "", style="bold" if best else None)
     screen.print(table)
@@ -132,20 +136,20 @@ def _show_target(report: TargetReport) -> None:
 
 
 def show_calibration(measured: Calibration, cost: Cost, out: Path) -> None:
-    """Print what was measured, and the prices made from it."""
+    """Print the measured times and bytes, and the prices."""
     screen = console()
     b, sizes = measured.bench, measured.bytes
     _line(
         "timed",
         f"{b.terminals} terminals, {b.rows} {b.dtype} rows of {b.features} features, {how_many(b.columns, 'model')}",
     )
-    times = _table("H", "an order takes")
+    times = _table("H", "time of an order")
     for H, seconds in measured.orders.items():
         times.add_row(f"{H:,}", _seconds(seconds))
     screen.print(times)
-    _line("step", f"{_seconds(measured.step_seconds)}, and {_seconds(measured.order_seconds)} an order")
-    _line("station", f"{_seconds(measured.station_seconds)} a round")
-    _line("cloud", f"{_seconds(measured.cloud_seconds)} a server iteration of {b.tasks} tasks")
+    _line("step", f"{_seconds(measured.step_seconds)}, plus {_seconds(measured.order_seconds)} per order")
+    _line("station", f"{_seconds(measured.station_seconds)} per round")
+    _line("cloud", f"{_seconds(measured.cloud_seconds)} per server iteration of {b.tasks} tasks")
     _line(
         "bytes",
         f"order {sizes.order:,}, update {sizes.update:,}, anchor {sizes.anchor:,}, report {sizes.report:,}",
@@ -157,13 +161,13 @@ def show_calibration(measured: Calibration, cost: Cost, out: Path) -> None:
     _line("saved in", f"{out}: use it with --cost {out}")
 
 
-def _table(first: str, *others: str) -> Table:
+def _table(first: str, *right_columns: str) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     table.add_column(first, overflow="fold")
-    for name in others:
+    for name in right_columns:
         table.add_column(name, justify="right", overflow="fold")
     return table
 

@@ -1,4 +1,4 @@
-"""Command line: ``report`` (one HTML file from records, and figures for a paper)."""
+"""Command ``report``: write an HTML page, and figures for a paper, from the records of runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="What `reproduce` or `compare` wrote, a run's folder, or many runs.")],
-    out: Annotated[
-        Path | None, typer.Option(help="The file to write, or a folder for it. [FOLDER/report.html]")
-    ] = None,
+    folder: Annotated[
+        Path, typer.Argument(help="Output folder of `reproduce` or `compare`, folder of a run, or folder of runs.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="File to write, or its folder. [FOLDER/report.html]")] = None,
     figures: Annotated[
-        bool, typer.Option("--figures/--no-figures", help="Every chart as SVG for a paper, in the folder figures.")
+        bool, typer.Option("--figures/--no-figures", help="Also write every chart as SVG to the folder figures.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Make a report of results: one HTML file that opens anywhere, without a network.
+    """Write a report of results as a single HTML file that opens in any browser, also offline.
 
-    It is made from records alone; nothing is computed again. For example:
+    The report reads records only; it computes nothing again. For example:
 
     rhfedmtl reproduce all --seeds 20 --out out/ && rhfedmtl report out/
 
@@ -35,20 +35,20 @@ def report(
     """
     from rhfedmtl import report as reports
 
-    made = reports.write(folder, out, draw=figures)
+    written = reports.write(folder, out, draw=figures)
     if as_json:
-        drawn = [str(path) for path in made.figures]
-        counts = {"studies": made.studies, "runs": made.runs, "refused": made.refused}
-        print_json({"report": str(made.path), "figures": drawn, **counts})
+        drawn = [str(path) for path in written.figures]
+        counts = {"studies": written.studies, "runs": written.runs, "refused": written.refused}
+        print_json({"report": str(written.path), "figures": drawn, **counts})
     else:
-        _show(made)
+        _show(written)
 
 
-def _show(made: WrittenReport) -> None:
+def _show(written: WrittenReport) -> None:
 
-    typer.echo(f"report        {made.path} ({made.path.stat().st_size / 1e6:.1f} MB; open it in any browser)")
-    of = f" of {made.studies} studies" if made.studies > 1 else ""
-    without = f"; {made.refused} more were refused or diverged" if made.refused else ""
-    typer.echo(f"shows         {how_many(made.runs, 'run')}{of}{without}")
-    if made.figures:
-        typer.echo(f"figures       {made.figures[0].parent}: {len(made.figures)} as SVG")
+    typer.echo(f"report        {written.path} ({written.path.stat().st_size / 1e6:.1f} MB; open it in any browser)")
+    of = f" of {written.studies} studies" if written.studies > 1 else ""
+    without = f"; {written.refused} more were refused or diverged" if written.refused else ""
+    typer.echo(f"shows         {how_many(written.runs, 'run')}{of}{without}")
+    if written.figures:
+        typer.echo(f"figures       {written.figures[0].parent}: {len(written.figures)} as SVG")

@@ -1,4 +1,7 @@
-"""Command line: ``reproduce`` (the paper, cell by cell, beside its printed values; and what goes beyond it)."""
+"""Command ``reproduce``: repeat the experiments of the paper, and compare the results with the printed values.
+
+Without arguments it lists all studies. `rhfedmtl.studies` defines and runs them; this module prints the results.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 MEANING = {
     "all": "the paper",
-    "beyond": "what goes beyond it",
+    "beyond": "questions beyond the paper",
     "baselines": "every method, tuned alike, at five budgets",
 }
 
@@ -33,29 +36,30 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             help="table3 (with table3-tuned), fig-cost, fig-budget, fig-terminals, fig-tasks, fig-price, fig-accuracy, "
-            "fig-lambda1, fig-lambda2; all of these; beyond (further questions); baselines (every method, tuned alike, "
-            "on five data sets); single names of those; published: tables of others. Without a word: lists them."
+            "fig-lambda1, fig-lambda2; all (all of these); beyond (further questions); baselines (every method, tuned "
+            "alike, on five data sets); published (tables of other papers); or single studies. [list all names]"
         ),
     ] = None,
     path: Annotated[
         Path | None,
-        typer.Option(help="The data file (HAR), or a folder with har.npz, landmine.npz, heart.csv, small.mat."),
+        typer.Option(help="Data file (HAR), or folder with har.npz, landmine.npz, heart.csv and small.mat."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. [20, as specified]")] = None,
     protocol: Annotated[
-        str, typer.Option(help="text: as the paper describes it, on HAR; authors: as their code does, on small.mat.")
+        str,
+        typer.Option(help="text: as described in the paper, on HAR; authors: as in the authors' code, on small.mat."),
     ] = "text",
     workers: Workers = None,
     engine: SweepEngine = "inprocess",
     address: Address = None,
-    out: Annotated[Path, typer.Option(help="Folder for tables and records; what it has is not run again.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for tables and records; finished runs in it are reused.")] = Path(
         "out"
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Reproduce the paper's table and figures on real data, with its printed values beside ours.
+    """Reproduce the paper's table and figures on real data, next to the printed values.
 
-    Runs are shared out over all cores; a command that was stopped goes on where it was. For example:
+    All cores share the runs. To continue after a stop, repeat the command. For example:
 
     rhfedmtl reproduce table3 --path har.npz --seeds 5 --out out/
 
@@ -80,7 +84,7 @@ def reproduce(
             typer.echo(f"{group}: {MEANING[group]}")
             for name, title in studies_of_group.items():
                 fact(f"  {name}", title, 17)
-        typer.echo("published: tables of others, beside ours")
+        typer.echo("published: tables of other papers, next to our results")
         typer.echo("for example: rhfedmtl reproduce table3 --seeds 5")
         return
     if what == ["published"]:
@@ -91,19 +95,19 @@ def reproduce(
     started = time.perf_counter()
     command = shlex.join(["rhfedmtl", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else ""
     with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
-        found = paper.reproduce(
+        result = paper.reproduce(
             what, out, path=path, seeds=seeds, protocol=protocol, workers=makers, watch=watch, command=command
         )
-    studies = paper.summaries(found, out)
+    studies = paper.summaries(result, out)
     if as_json:
         seconds = time.perf_counter() - started
-        print_json({"studies": plain(studies), "left_out": found.left_out, "saved": str(out), "seconds": seconds})
+        print_json({"studies": plain(studies), "left_out": result.left_out, "saved": str(out), "seconds": seconds})
     else:
-        _show(found, studies, out)
+        _show(result, studies, out)
 
 
 def _show_published(lines: list[PrintedFigure], out: Path, as_json: bool) -> None:
-    """Figures of others beside ours, and every difference of protocol."""
+    """Print published figures next to ours, and every difference of protocol."""
     from rhfedmtl.studies import published
 
     saved = published.save(lines, out)
@@ -119,17 +123,17 @@ def _show_published(lines: list[PrintedFigure], out: Path, as_json: bool) -> Non
     typer.echo(f"saved in {saved}")
 
 
-def _show(found: Reproduced, studies: list[StudySummary], out: Path) -> None:
-    if len(found.studies) == 1:
-        show_study(found.studies[0])
+def _show(result: Reproduced, studies: list[StudySummary], out: Path) -> None:
+    if len(result.studies) == 1:
+        show_study(result.studies[0])
     for study in studies:
         typer.echo(f"\n{study.name}  ({study.runs} runs, {study.table})")
         for line in study.findings:
             paragraph(line, "  - ", "    ")
         if study.lambda2:
-            used = "; ".join(f"{label} {values}" for label, values in study.lambda2.items())
-            paragraph(f"lambda2: {used}", "  - ", "    ")
-    for name, reason in found.left_out.items():
+            values_text = "; ".join(f"{label} {values}" for label, values in study.lambda2.items())
+            paragraph(f"lambda2: {values_text}", "  - ", "    ")
+    for name, reason in result.left_out.items():
         typer.echo(f"\n{name}  left out: {reason}")
     typer.echo(f"\nsaved in {out}")
     typer.echo(f"next: rhfedmtl report {out}")

@@ -1,4 +1,4 @@
-"""Command line: ``runs list|show|compare`` (what was run, with which settings, and what came out)."""
+"""Commands ``runs list|show|compare``: list recorded runs, show a run, and compare runs."""
 
 from __future__ import annotations
 
@@ -18,57 +18,59 @@ from rhfedmtl.plain import plain
 if TYPE_CHECKING:
     from rhfedmtl.runs.records import Record
 
-app = typer.Typer(no_args_is_help=True, help="Look at runs that were made: list them, show one, compare some.")
-Folder = Annotated[Path, typer.Option("--folder", help="Where runs are: of `train`, or the --out of a sweep.")]
+app = typer.Typer(no_args_is_help=True, help="List runs, show a run, or compare runs.")
+Folder = Annotated[Path, typer.Option("--folder", help="Folder of runs of `train`, or the --out of a sweep.")]
 CERTIFICATE = ("primal", "primal_at_zero", "dual", "gap", "relative_gap")
 WORK = ("rounds", "terminal_steps", "seconds")
 FACTS = (*METRICS, *CERTIFICATE, *WORK)
-RESULTS = {"balanced_accuracy": "balanced accuracy", "rmse": "RMSE where labels are numbers"}
-"""What is listed of a run, the first of these that it has."""
+RESULTS = {"balanced_accuracy": "balanced accuracy", "rmse": "RMSE for numeric labels"}
+"""Metrics for the list; a run shows the first that it has."""
 
 TIERS = {"terminal": "terminals", "station": "stations", "cloud": "the cloud"}
 NAMES = 26
-"""Columns for the names of facts."""
+"""Width of the column with the names of facts."""
 
 
 @app.command("list")
 def list_runs(
     place: Annotated[
-        Path | None, typer.Argument(help="Where runs are, as with --folder.", metavar="[FOLDER]", show_default=False)
+        Path | None, typer.Argument(help="Folder of runs, as with --folder.", metavar="[FOLDER]", show_default=False)
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Where runs are: of `train`, or the --out of a sweep. [runs]")
+        Path | None, typer.Option("--folder", help="Folder of runs of `train`, or the --out of a sweep. [runs]")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List runs: algorithm, data, seed, budget, result, certified gap. Files that cannot be read are named.
+    """List runs with algorithm, data, seed, budget, result and certified gap; name unreadable files.
 
     rhfedmtl runs list out/
     """
     from rhfedmtl.runs import lookup
 
     if place is not None and folder is not None:
-        raise ConfigError(f"{place} and --folder {folder} both say where the runs are: leave --folder out")
+        raise ConfigError(f"{place} and --folder {folder} both name the folder of runs: leave out --folder")
     folder = place or folder or Path("runs")
-    found, refused = lookup.readable(folder)
+    records, refused = lookup.readable(folder)
     if as_json:
-        print_json({"runs": [{"name": name, **_line(known)} for name, known in found.items()], "unreadable": refused})
+        print_json(
+            {"runs": [{"name": name, **_line(record)} for name, record in records.items()], "unreadable": refused}
+        )
         return
-    if found:
-        _table(found)
+    if records:
+        _table(records)
     elif not refused:
         typer.echo(f"no runs in {folder} yet: make one with `rhfedmtl train`")
     for reason in refused:
         typer.echo(f"unreadable: {reason}", err=True)
 
 
-def _line(known: Record) -> dict[str, Any]:
-    """One run in a line."""
-    configuration, facts = known.configuration, _facts(known)
+def _line(record: Record) -> dict[str, Any]:
+    """Return the row of a run in the list."""
+    configuration, facts = record.configuration, _facts(record)
     metric = next((name for name in RESULTS if facts.get(name) is not None), None)
     return {
         "algorithm": configuration.algorithm,
-        "data": known.data.name,
+        "data": record.data.name,
         "seed": configuration.seed,
         "budget": configuration.budget,
         "metric": metric,
@@ -79,13 +81,13 @@ def _line(known: Record) -> dict[str, Any]:
     }
 
 
-def _facts(known: Record) -> dict[str, Any]:
-    """What came out, by name; nothing where the budget paid no round."""
-    facts: dict[str, Any] = plain(known.result) or {}
+def _facts(record: Record) -> dict[str, Any]:
+    """Return the results by name; an empty dictionary if the budget paid no round."""
+    facts: dict[str, Any] = plain(record.result) or {}
     return facts
 
 
-def _table(found: dict[str, Record]) -> None:
+def _table(records: dict[str, Record]) -> None:
     from rich.table import Table
 
     from rhfedmtl.resources.costs import amounts_text
@@ -94,68 +96,68 @@ def _table(found: dict[str, Record]) -> None:
     for name in ("run", "algorithm", "data", "seed", "budget", "result", "relative gap"):
         right = name in ("seed", "result", "relative gap")
         table.add_column(name, justify="right" if right else "left", overflow="ellipsis", no_wrap=True)
-    # As much of each name as tells it from the others: the time of a run if that is enough.
-    length = next((n for n in (15, 20) if len({name[:n] for name in found}) == len(found)), None)
-    lines = {name: _line(known) for name, known in found.items()}
-    for name, known in found.items():
+    # Shorten names to the time of the run if that identifies all runs.
+    length = next((n for n in (15, 20) if len({name[:n] for name in records}) == len(records)), None)
+    lines = {name: _line(record) for name, record in records.items()}
+    for name, record in records.items():
         line = lines[name]
         budget = amounts_text(line["budget"])
-        value = "refused" if known.result is None else _number(line["value"])
+        value = "refused" if record.result is None else _number(line["value"])
         facts = name[:length], line["algorithm"], line["data"], str(line["seed"]), budget, value
         table.add_row(*facts, _number(line["relative_gap"]))
     console().print(table)
-    shown = {line["metric"] for line in lines.values()}
-    if words := [words for name, words in RESULTS.items() if name in shown]:
+    metrics = {line["metric"] for line in lines.values()}
+    if words := [words for name, words in RESULTS.items() if name in metrics]:
         typer.echo(f"result: {', '.join(words)}")
 
 
 @app.command()
 def show(
     run: Annotated[
-        str, typer.Argument(help="Name of a run (a part will do), its file or folder (of several: the latest).")
+        str, typer.Argument(help="Name of a run or a part of it, its file, or its folder (the latest run of several).")
     ],
     folder: Folder = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Show one run: what was asked, what came out, every task, where the budget went, and how to repeat it.
+    """Show a run: settings, results, every task, spending, and the command to repeat it.
 
     rhfedmtl runs show 20260101-120000-rhfedmtl-har-0
     """
     from rhfedmtl.runs import lookup
 
-    known = lookup.pick(folder, run)
+    record = lookup.pick(folder, run)
     if as_json:
-        print_json(known.to_dict())
+        print_json(record.to_dict())
         return
-    for name, text in _story(known):
+    for name, text in _story(record):
         fact(name, text, NAMES)
-    typer.echo(f"{'repeat':<{NAMES}}{known.command}")  # whole, to be copied
+    typer.echo(f"{'repeat':<{NAMES}}{record.command}")  # Not wrapped, because users copy it.
 
 
-def _story(known: Record) -> Iterator[tuple[str, str]]:
-    """What to say of a run, fact by fact."""
-    if known.refused is not None:
-        yield "refused", known.refused
-    facts = _facts(known)
-    if facts.get("stopped", known.refused or "running") == "running":
-        yield "state", "it has not ended: so far" if facts else "no round is finished yet"
+def _story(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the facts of a run as pairs of name and text."""
+    if record.refused is not None:
+        yield "refused", record.refused
+    facts = _facts(record)
+    if facts.get("stopped", record.refused or "running") == "running":
+        yield "state", "still running; results so far" if facts else "running; no round is finished yet"
     for name in (*METRICS, *WORK):
         if facts.get(name) is not None:
             yield name.replace("_", " "), _number(facts[name])
         if facts and name == METRICS[-1]:
             yield "certificate", certified(facts)
-    for metric, values in known.by_task.items():
-        parts = (f"{task} {_number(value)}" for task, value in zip(known.tasks[:12], values, strict=False))
+    for metric, values in record.by_task.items():
+        parts = (f"{task} {_number(value)}" for task, value in zip(record.tasks[:12], values, strict=False))
         more = f", … {len(values) - 12} more" if len(values) > 12 else ""
         yield f"{metric.replace('_', ' ')} by task", f"{', '.join(parts)}{more}"
-    for line in known.bill:
+    for line in record.bill:
         yield "spent", f"{line.type} {amount(line.amount)} by {TIERS.get(line.tier, line.tier)}"
-    if known.tuning is not None:
-        yield "tuned", ", ".join(f"{name}={value}" for name, value in known.tuning.chosen.items()) or "nothing"
-    if known.weights:
-        yield "weights", known.weights_text()
-    yield "data", f"{known.data.name}, fingerprint {known.data.fingerprint[:16]}"
-    yield "versions", ", ".join(f"{name} {number}" for name, number in known.versions.items())
+    if record.tuning is not None:
+        yield "tuned", ", ".join(f"{name}={value}" for name, value in record.tuning.chosen.items()) or "no settings"
+    if record.weights:
+        yield "weights", record.weights_text()
+    yield "data", f"{record.data.name}, fingerprint {record.data.fingerprint[:16]}"
+    yield "versions", ", ".join(f"{name} {number}" for name, number in record.versions.items())
 
 
 @app.command()
@@ -164,15 +166,15 @@ def compare(
     folder: Folder = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Put runs side by side: the settings in which they differ, and their results.
+    """Compare runs: the settings in which they differ, and their results.
 
     rhfedmtl runs compare 20260101-120000 20260101-120500
     """
     from rhfedmtl.runs import lookup
 
-    many = [lookup.pick(folder, name) for name in runs]
-    settings = lookup.differing(many)
-    results = {name: [_facts(known).get(name) for known in many] for name in FACTS}
+    records = [lookup.pick(folder, name) for name in runs]
+    settings = lookup.differing(records)
+    results = {name: [_facts(record).get(name) for record in records] for name in FACTS}
     results = {name: values for name, values in results.items() if any(value is not None for value in values)}
     if as_json:
         print_json({"runs": runs, "settings": settings, "results": results})

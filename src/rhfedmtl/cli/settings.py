@@ -1,7 +1,11 @@
-"""Settings from a TOML file, the environment and the command line (the last one counts), and the length of the help.
+"""Defaults of options from a settings file and the environment, and the short help of commands.
 
-The file has a section for each command, with its options as keys: ``[train]``, ``budget = ["energy=1400"]``. In the
-environment an option of a command is ``RHFEDMTL_COMMAND_OPTION``: ``RHFEDMTL_TRAIN_SEED=3``.
+The command line overrides the environment, and the environment overrides the file. The file has a section for each
+command, with its options as keys: ``[train]``, ``budget = ["energy=1400"]``. In the environment an option of a command
+is ``RHFEDMTL_COMMAND_OPTION``: ``RHFEDMTL_TRAIN_SEED=3``.
+
+`rhfedmtl.cli.main` calls `defaults`, `quiet` and `shorten`. The help of a command lists only the options in ``COMMON``;
+``--help-all`` lists all.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from rhfedmtl import toml
 from rhfedmtl.errors import ConfigError
 
 FILE = Path("rhfedmtl.toml")
-"""Read from the present folder where no other is named."""
+"""Settings file in the current folder, if the user names no other file."""
 ENVIRONMENT = "RHFEDMTL"
 _DATA = ("data", "path", "label", "task", "tasks", "terminals")
 _LEARN = ("algorithm", "lambda2", "budget", "cost", "seed", "as_json")
@@ -42,12 +46,12 @@ COMMON: dict[str, tuple[str, ...]] = {
         "station_hosts",
     ),
 }
-"""Names of the common parameters of each command."""
+"""Options in the short help of each command."""
 ALL = "--help-all"
 
 
 def defaults(path: Path | None, group: Any) -> dict[str, Any]:
-    """What the file says, as defaults for the commands of ``group``; unknown commands and options are refused."""
+    """Return the settings in the file as defaults for the commands of ``group``; refuse unknown commands and options."""
     if path is None and not FILE.is_file():
         return {}
     path = path or FILE
@@ -55,27 +59,27 @@ def defaults(path: Path | None, group: Any) -> dict[str, Any]:
 
 
 def _section(table: dict[str, Any], command: Any, where: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     commands = getattr(command, "commands", {})
-    known = commands or [parameter.name.replace("_", "-") for parameter in command.params]
+    names = commands or [parameter.name.replace("_", "-") for parameter in command.params]
     words = table if commands else [key.replace("_", "-") for key in table]
-    toml.check_words(words, known, "command" if commands else "option", f"{where}: ")
+    toml.check_words(words, names, "command" if commands else "option", f"{where}: ")
     for key, value in table.items():
         if not commands:
-            found[key.replace("-", "_")] = value
+            values[key.replace("-", "_")] = value
         elif isinstance(value, dict):
-            found[key] = _section(value, commands[key], f"{where}, [{key}]")
+            values[key] = _section(value, commands[key], f"{where}, [{key}]")
         else:
             raise ConfigError(f"{where}: [{key}] must be a section, got {value!r}")
-    return found
+    return values
 
 
 METAVARS = {"int": "N", "integer": "N", "float": "X", "str": "TEXT", "text": "TEXT", "path": "PATH"}
-"""Short names of types, by what versions of typer call them."""
+"""Short names of option types; the keys are their names in different versions of typer."""
 
 
 def quiet(command: Any) -> Any:
-    """The command with a help of few words: no variable under every option, as all follow one rule, and short types."""
+    """Shorten the help: short type names, and no environment variables, because they all follow the same rule."""
     for parameter in command.params:
         parameter.show_envvar = False
         if parameter.param_type_name == "option":
@@ -86,7 +90,7 @@ def quiet(command: Any) -> Any:
 
 
 def shorten(group: Any) -> Any:
-    """Give the commands in `COMMON` a short help and an option for all of it, and return the group."""
+    """Give the commands in `COMMON` a short help and the option ``--help-all``, and return the group."""
     for path, common in COMMON.items():
         command = group
         for name in path.split():
@@ -96,14 +100,14 @@ def shorten(group: Any) -> Any:
 
 
 def _shorten(command: Any, common: tuple[str, ...]) -> None:
-    plain = command.format_help
+    original_help = command.format_help
 
     def format_help(context: typer.Context, formatter: Any) -> None:
         rest = [part for part in command.params if part.name not in (*common, "help_all") and not part.hidden]
         for part in rest:
             part.hidden = ALL not in context.meta
         try:
-            plain(context, formatter)
+            original_help(context, formatter)
         finally:
             for part in rest:
                 part.hidden = False

@@ -1,4 +1,8 @@
-"""Text on a terminal: lines and tables of at most 80 columns, numbers as people write them."""
+"""Print facts, tables and studies on a terminal, in at most 80 columns.
+
+All commands print through this module, which also formats numbers, certificates and privacy statements. Text from other
+nodes passes through `printable`.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +24,24 @@ WIDTH = 80
 
 
 def width() -> int:
-    """Columns to use: those of the terminal, 80 at most."""
+    """Return the number of columns to use: the width of the terminal, at most 80."""
     return min(WIDTH, shutil.get_terminal_size().columns)
 
 
 def console() -> Console:
-    """A console for tables, no wider than that; names with brackets or colons are shown as they are."""
+    """Return a rich console for tables; it shows brackets and colons in names literally."""
     from rich.console import Console
 
     return Console(width=width(), soft_wrap=False, highlight=False, markup=False, emoji=False)
 
 
 def printable(text: str) -> str:
-    """A text without characters that steer a terminal or begin a line: other nodes may have written it."""
+    """Replace characters that control a terminal or start a line, because other nodes may have written the text."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def fact(name: str, text: str, column: int = 14) -> None:
-    """Print one fact, its name in front, wrapped under itself."""
+    """Print a name and a text; continuation lines are indented."""
     paragraph(text, first=f"{name:<{column - 1}} ", others=" " * column)
 
 
@@ -47,9 +51,9 @@ def paragraph(text: str, first: str = "", others: str = "") -> None:
 
 
 def amount(x: float) -> str:
-    """A number of a bill: 1,400 or 299.2."""
-    whole = abs(x) < 1e15 and (x == int(x) or abs(x) >= 1e5)
-    return f"{x:,.0f}" if whole else f"{x:,.6g}"
+    """Return an amount as text, such as 1,400 or 299.2."""
+    is_integer = abs(x) < 1e15 and (x == int(x) or abs(x) >= 1e5)
+    return f"{x:,.0f}" if is_integer else f"{x:,.6g}"
 
 
 def metric(value: float | None) -> str:
@@ -58,7 +62,7 @@ def metric(value: float | None) -> str:
 
 
 def certified(facts: Mapping[str, Any]) -> str:
-    """The certificate at a glance: in words, and the numbers that they come from."""
+    """Return the certificate as a statement with its numbers."""
     if private := facts.get("privacy"):
         return bounded(facts["gap"], facts["primal_at_zero"], private["certificate"]["probability"])
     words = in_words(facts.get("relative_gap"), facts.get("dual"))
@@ -68,17 +72,17 @@ def certified(facts: Mapping[str, Any]) -> str:
 
 
 def private_facts(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a bound on privacy came to, and what to know of it."""
-    bound = f"at most epsilon {plan['epsilon']:g} at delta {plan['delta']:g} of any terminal"
+    """Yield the facts of a plan with a bound on privacy, and its notes."""
+    bound = f"privacy loss of a terminal at most epsilon {plan['epsilon']:g} at delta {plan['delta']:g}"
     if plan.get("simulation"):
-        bound = f"as if {bound}"
+        bound = f"simulated only, as if {bound}"
     noise = f"updates clipped to {plan['clip']:.3g}, noise {plan['noise']:.3g} on their sum"
     yield "privacy", f"{bound}: {plan['rounds']} rounds, {noise}"
     yield from (("note", note) for note in plan["notes"])
 
 
 def show_run(facts: dict[str, Any], tasks: Sequence[str], metrics: Mapping[str, Any], more: Mapping[str, str]) -> None:
-    """Print a run: its test results by task, and the facts of its end."""
+    """Print a run: its test results by task, and its facts."""
     from rich.table import Table
 
     if metrics:
@@ -95,24 +99,27 @@ def show_run(facts: dict[str, Any], tasks: Sequence[str], metrics: Mapping[str, 
         table.add_row("mean", *(metric(facts[name]) for name in metrics), style="bold")
         console().print(table)
     else:
-        typer.echo(f"{facts['algorithm']}: no task has test rows, so nothing was tested")
+        typer.echo(f"{facts['algorithm']}: no task has test rows, so there are no test results")
     fact("certificate", certified(facts))
     work = f"{how_many(facts['rounds'], 'round')} in {how_many(facts['cloud_rounds'], 'server iteration')}"
     fact("work", f"{work}: {by_solver(facts['rounds_by_solver'])}" if facts["rounds_by_solver"] else work)
     steps = facts["local_steps"]
     H = str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"
-    fact("local steps", f"H = {H}, {facts['terminal_steps']:,} in all")
+    fact("local steps", f"H = {H}, {facts['terminal_steps']:,} in total")
     for name, spent in facts["spent"].items():
         limit = facts["budget"].get(name)
         fact("spent", f"{name} {amount(spent)}" + (f" of {amount(limit)}" if limit is not None else ""))
     if "bytes" in facts["spent"]:
-        fact("evaluation", "declared free" if facts.get("free_evaluation") else "its messages are among what was spent")
+        fact(
+            "evaluation",
+            "not charged (--free-evaluation)" if facts.get("free_evaluation") else "its messages were charged",
+        )
     if "privacy" in facts:
         for name, text in private_facts(facts["privacy"]):
             fact(name, text)
     if "tuning" in facts:
         chosen = ", ".join(f"{name}={value}" for name, value in facts["tuning"]["chosen"].items())
-        fact("tuned", f"{chosen or 'nothing'} ({facts['tuning']['trials']} trials, not charged)")
+        fact("tuned", f"{chosen or 'no settings'} ({facts['tuning']['trials']} trials, not charged)")
     for note in facts.get("notes", ()):
         fact("note", note)
     fact("stopped", f"{facts['stopped']}, after {facts['seconds']:.2f} s")
@@ -121,7 +128,7 @@ def show_run(facts: dict[str, Any], tasks: Sequence[str], metrics: Mapping[str, 
 
 
 def show_study(result: StudyResult) -> None:
-    """Print a study: a table for each place of the other axes, with the best value marked."""
+    """Print a study: a table for each combination of the other axes, with the best value marked."""
     from rich.table import Table
     from rich.text import Text
 
@@ -130,12 +137,12 @@ def show_study(result: StudyResult) -> None:
 
     screen, study = console(), result.study
     x = study.x
-    for elsewhere in study.others:
-        line = study.line(elsewhere)
-        fixed = ", ".join(f"{short(axis)} {value}" for axis, value in elsewhere.items())
+    for place in study.others:
+        line = study.line(place)
+        fixed = ", ".join(f"{short(axis)} {value}" for axis, value in place.items())
         measure = study.metric.replace("_", " ")
-        spread = f"mean over {study.seeds} seeds, ± half of the 95 % interval" if study.seeds > 1 else "one seed"
-        paragraph(f"{measure}{', ' + fixed if fixed else ''}: {spread}, * the best")
+        seeds_text = f"mean over {study.seeds} seeds, ± half of the 95 % interval" if study.seeds > 1 else "one seed"
+        paragraph(f"{measure}{', ' + fixed if fixed else ''}: {seeds_text}, * best method")
         for part in (line[i : i + 4] for i in range(0, len(line), 4)):
             table = Table()
             table.add_column("method", no_wrap=True)
@@ -150,10 +157,10 @@ def show_study(result: StudyResult) -> None:
                     texts.append(Text.assemble((text, "bold"), "*") if best else text)
                 table.add_row(name, *texts)
             screen.print(table)
-        rows = overall(result, elsewhere)
+        rows = overall(result, place)
         if len(rows) < 2:
             continue
-        # All values of the drawn axis at once.
+        # The area summarises all values of the axis x.
         table = Table(title=f"area under {measure} against log {short(x or '')}", title_justify="left")
         for head in ("method", "area", f"against {study.reference}", "mean rank", "relative gap"):
             table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
@@ -166,18 +173,18 @@ def show_study(result: StudyResult) -> None:
 
 
 def show_lambda2(result: StudyResult) -> None:
-    """Print the λ2 of each method."""
+    """Print λ2 of each method, and name methods that cannot choose it."""
     if lambda2 := result.weight_ranges("lambda2"):
         paragraph("; ".join(f"{label} {values}" for label, values in lambda2.items()), "lambda2: ")
     if labels := result.lambda2_kept():
         verb = "chooses" if len(labels) == 1 else "choose"
         paragraph(
-            f"{', '.join(labels)} {verb} no lambda2, for want of dual variables: give --lambda2, or --tune, "
-            "which chooses the settings of every method",
+            f"{', '.join(labels)} {verb} no lambda2, because the method has no dual variables: give --lambda2, or "
+            "--tune, which chooses the settings of every method",
             "note: ",
         )
 
 
 def _with_half(value: float, half: float | None, form: str) -> str:
-    """Return a number with half of its interval; a single seed has no interval."""
+    """Return a number with the half width of its interval; a single seed has no interval."""
     return f"{value:{form}}" if half is None else f"{value:{form}}±{half:.3f}"

@@ -1,4 +1,8 @@
-"""Command line: ``train`` (one run: progress, a folder, models, a certificate)."""
+"""Command ``train``: make a run, show its progress, and save models, certificate and record in a folder.
+
+This module builds a `RunConfig` from the options, and `rhfedmtl.runs.session` carries out the run. Ctrl-C ends the run
+after the current round and keeps the models; ``--resume`` continues it.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +51,9 @@ if TYPE_CHECKING:
     from rhfedmtl.training.checkpoint import Checkpoint
     from rhfedmtl.training.result import Result
 
-HOW = tuple(each.name for each in fields(Execution))
+EXECUTION_OPTIONS = tuple(field.name for field in fields(Execution))
 INTERRUPTED = 130
-"""Status of a run that Ctrl-C ended, as shells have it."""
+"""Exit status after Ctrl-C, as in shells."""
 
 
 @with_data_options
@@ -70,38 +74,38 @@ def train(
     tune: Annotated[
         bool,
         option(
-            METHOD_PANEL, "--tune", "Choose the method's settings on a part of the training rows first; not charged."
+            METHOD_PANEL, "--tune", "First choose the method's settings on a part of the training rows; not charged."
         ),
     ] = False,
     seed: Seed = 0,
     threads: Annotated[int | None, option(RUNNING, "--threads", "Threads. [all cores]", min=1)] = None,
     engine: Annotated[
         str | None,
-        option(RUNNING, "--engine", **chosen_from(ENGINES, "Where it runs: ", Execution.engine)),
+        option(RUNNING, "--engine", **chosen_from(ENGINES, "Engine: ", Execution.engine)),
     ] = None,
     address: Address = None,
     actors: Annotated[
-        int | None, option(RUNNING, "--actors", "Processes of ray that share out the stations. [one a node]", min=1)
+        int | None, option(RUNNING, "--actors", "Ray processes that share the stations. [one per node]", min=1)
     ] = None,
     resume: Annotated[
-        Path | None, option(RUNNING, "--resume", "Go on with the interrupted run in this folder, all else as it was.")
+        Path | None, option(RUNNING, "--resume", "Continue the interrupted run in this folder with its settings.")
     ] = None,
     checkpoint_every: Annotated[
-        float, option(RUNNING, "--checkpoint-every", "Seconds between checkpoints, to resume from.", min=0.0)
+        float, option(RUNNING, "--checkpoint-every", "Seconds between checkpoints for --resume.", min=0.0)
     ] = 30.0,
     precision: Precision = "float64",
     certify_every: CertifyEvery = AUTO,
     free_evaluation: FreeEvaluation = False,
     log: Annotated[
         list[str] | None,
-        option(RUNNING, "--log", "Log curves while it runs: tensorboard[:FOLDER], mlflow[:URI]; may be repeated."),
+        option(RUNNING, "--log", "Log curves during the run: tensorboard[:FOLDER], mlflow[:URI]; can be repeated."),
     ] = None,
-    out: Annotated[Path, option(RUNNING, "--out", "Folder in which the run gets a folder of its own.")] = Path("runs"),
+    out: Annotated[Path, option(RUNNING, "--out", "Folder for runs; each run gets its own folder.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Train one model per task within a budget, and certify the result.
 
-    By default it trains on a small synthetic federation, without a budget, to a relative gap of 0.001. For example:
+    By default, it trains a small synthetic federation to a relative gap of 0.001, without a budget. For example:
 
     rhfedmtl train --path sites.csv --label y --task site --budget energy=500
 
@@ -133,68 +137,68 @@ def train(
     loggers = [tracking.logger(text) for text in log or ()]
     start: Checkpoint | None = None
     if resume is not None:
-        if other := typed(context) - {"resume", *HOW, "checkpoint_every", "log", "as_json"}:
-            raise ConfigError(f"--resume goes on with the run as it was: leave out {spelt(other)}")
+        if conflicts := typed(context) - {"resume", *EXECUTION_OPTIONS, "checkpoint_every", "log", "as_json"}:
+            raise ConfigError(f"--resume continues the run with its settings: leave out {spelt(conflicts)}")
         start = session.read(resume)
-    how = _how({"engine": engine, "threads": threads, "address": address, "actors": actors}, start)
+    execution = _execution({"engine": engine, "threads": threads, "address": address, "actors": actors}, start)
     live = not as_json and sys.stderr.isatty()
     with (
-        session.ready(how),
+        session.ready(execution),
         running.watched(live=live, share_done=running.ShareDone(start.notes["config"] if start else config)) as watch,
     ):
         if start is None:
-            run = session.begin(config, how, out, checkpoint_every, watch)
+            run = session.begin(config, execution, out, checkpoint_every, watch)
         else:
-            run = session.take_up(start, how, checkpoint_every)
-        if how.address is not None:  # Ray ends a driver that loses its cluster without a word
-            typer.echo(f"should the cluster be lost, go on with: {session.go_on(run.folder)}", err=True)
+            run = session.take_up(start, execution, checkpoint_every)
+        if execution.address is not None:  # Ray ends a driver that loses its cluster without a message.
+            typer.echo(f"if the cluster fails, continue with: {session.go_on(run.folder)}", err=True)
         for logger in loggers:
             logger.start(run.folder.name, run.config.to_dict())
         result = run.run(tracking.follow(watch, loggers))
-        known = run.finish(result)
+        record = run.finish(result)
         for logger in loggers:
             logger.end(result.stopped)
-    _show(run, result, known, as_json=as_json)
+    _show(run, result, record, as_json=as_json)
 
 
 def _given(context: typer.Context, name: str) -> bool:
-    """Return True if the command line, the environment or a file of settings gives an option."""
+    """Return True if the command line, the environment or a settings file sets the option."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
 
 
-def _show(run: Session, result: Result, known: Record, *, as_json: bool) -> None:
-    """Print what came out; a run that Ctrl-C ended says how to go on."""
+def _show(run: Session, result: Result, record: Record, *, as_json: bool) -> None:
+    """Print the result; after Ctrl-C, also print the command that continues the run."""
     from rhfedmtl.models.task_models import TaskModels
     from rhfedmtl.runs import session
 
-    facts = {name: value for name, value in plain(known.result).items() if value is not None or name != "privacy"}
+    facts = {name: value for name, value in plain(record.result).items() if value is not None or name != "privacy"}
     facts |= {"algorithm": run.config.algorithm, "seed": run.config.seed}
     facts |= {"certificate": facts["privacy"]["certificate"]} if "privacy" in facts else {}
     facts |= {"free_evaluation": True} if run.config.free_evaluation else {}
     models = TaskModels.load(run.folder)
     facts |= {"unseen_model": models.unseen_kind, "saved": str(run.folder)}
-    facts |= {"weights": known.weights}
-    facts |= {"tuning": plain(known.tuning)} if known.tuning else {}
-    facts |= {"selection": plain(known.selection)} if known.selection else {}
+    facts |= {"weights": record.weights}
+    facts |= {"tuning": plain(record.tuning)} if record.tuning else {}
+    facts |= {"selection": plain(record.selection)} if record.selection else {}
     facts |= {"notes": notes} if (notes := [*run.federation.notes, *run.config.notes()]) else {}
     if as_json:
         print_json(facts)
     else:
-        more = {"weights": known.weights_text()}
+        more = {"weights": record.weights_text()}
         more |= {"unseen tasks": f"{models.unseen_words}"} if len(models.tasks) > 1 else {}
         show_run(facts, run.federation.task_names, result.metrics, more)
-        typer.echo(f"saved in      {facts['saved']}")  # whole, to be copied
+        typer.echo(f"saved in      {facts['saved']}")  # Not wrapped, because users copy it.
     if result.stopped == "interrupted":
-        way = f"; go on with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
-        typer.echo(f"interrupted after round {result.rounds}{way}", err=True)
+        hint = f"; continue with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
+        typer.echo(f"interrupted after round {result.rounds}{hint}", err=True)
         raise typer.Exit(INTERRUPTED)
 
 
-def _how(told: dict[str, Any], start: Checkpoint | None) -> Execution:
-    """Where to run: as told, else as the interrupted run did, else here."""
-    given = {name: value for name, value in told.items() if value is not None}
-    before: Execution | None = None if start is None else start.notes["how"]
-    if before is None or given.get("engine", before.engine) != before.engine:
-        return Execution(**given)
-    return replace(before, **given)
+def _execution(values: dict[str, Any], start: Checkpoint | None) -> Execution:
+    """Return where to run: as the options say, or as the interrupted run did, or on this machine."""
+    chosen = {name: value for name, value in values.items() if value is not None}
+    previous: Execution | None = None if start is None else start.notes["how"]
+    if previous is None or chosen.get("engine", previous.engine) != previous.engine:
+        return Execution(**chosen)
+    return replace(previous, **chosen)

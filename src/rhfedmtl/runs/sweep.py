@@ -39,7 +39,8 @@ from rhfedmtl.training.config import RunConfig
 T = TypeVar("T")
 R = TypeVar("R")
 _MAX_BYTES = 1 << 28  # larger rows before the split are not cached between seeds
-Watch = Callable[[int, int], None]
+Watch = Callable[[int, int, str], None]
+"""Receives the numbers of finished and of all runs, and the name of the last run: method, budget and seed."""
 Workers = int | Executor | None
 """Number of processes on this machine (None: the number of cores), or an executor such as a cluster's pool."""
 
@@ -137,7 +138,9 @@ def sweep(
             finished[record.key] = record
             progress.count(store.folder, len(finished), len(by_key))
             if watch is not None:
-                watch(len(finished), len(by_key))
+                config = by_key[record.key]
+                name = " ".join([config.algorithm, *config.budget, f"seed {config.seed}"])
+                watch(len(finished), len(by_key), name)
     return [finished[config.key] for config in runs]
 
 

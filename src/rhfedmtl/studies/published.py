@@ -137,7 +137,7 @@ def _percents(
             write_whole(folder / run.name, json.dumps({"percent": percent, **_circumstances(run)}))
             percents[run] = percent
             if watch is not None:
-                watch(len(percents), len(runs))
+                watch(len(percents), len(runs), Path(run.name).stem)
     return {run: percents[run] for run in runs}
 
 

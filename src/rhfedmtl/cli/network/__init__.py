@@ -1,1 +1,1 @@
-"""Command line: networks of real nodes, one file for each thing to do with them."""
+"""Commands for networks of real nodes; each module has the commands of one task."""

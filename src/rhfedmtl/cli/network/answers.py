@@ -1,4 +1,4 @@
-"""What an operator asks a network, and how the answer is printed."""
+"""Send commands of an operator to the cloud, and print the answers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Folder = Annotated[Path, typer.Argument(help="Folder of the network, or of an op
 
 
 def ask(network: Path, as_json: bool, name: str, /, **arguments: Any) -> None:
-    """Give the cloud a command, and print what it answers."""
+    """Send the cloud a command, and print the answer."""
     from rhfedmtl.deploy.operator import Operator
 
     tell(Operator(network).command(name, **arguments), as_json)
 
 
 def tell(facts: dict[str, Any], as_json: bool) -> None:
-    """Print facts, a line each, or as one JSON object."""
+    """Print facts, each on a line, or as a JSON object."""
     if as_json:
         print_json(facts)
     else:
-        said = (f"{name:<10} {word(name, value)}" for name, value in facts.items() if value != "")
-        typer.echo("\n".join(said) or "done")
+        lines = (f"{name:<10} {word(name, value)}" for name, value in facts.items() if value != "")
+        typer.echo("\n".join(lines) or "done")
 
 
 def word(name: str, value: Any) -> str:
-    """A fact as people write it."""
+    """Return a fact in readable form."""
     if name == "at":
         return datetime.fromtimestamp(value).astimezone().isoformat(" ", "seconds")
     if name in ("from", "to"):

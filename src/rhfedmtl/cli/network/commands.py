@@ -1,4 +1,4 @@
-"""The commands of ``network``, in the order of the help."""
+"""Commands of ``network``, in the order of the help."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ COMMANDS = (
 app = typer.Typer(no_args_is_help=True, help="Make, start and run networks of real base stations and terminals.")
 for _command in COMMANDS:
     app.command()(_command)
-app.command("status", hidden=True)(training.status)  # some look for it there
+app.command("status", hidden=True)(training.status)  # Users also look for `status` here.
