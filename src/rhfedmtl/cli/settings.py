@@ -51,7 +51,10 @@ ALL = "--help-all"
 
 
 def defaults(path: Path | None, group: Any) -> dict[str, Any]:
-    """Return the settings in the file as defaults for the commands of ``group``; refuse unknown commands and options."""
+    """Return the settings of the file as defaults for the commands of ``group``.
+
+    Unknown commands and options are refused.
+    """
     if path is None and not FILE.is_file():
         return {}
     path = path or FILE

@@ -1,4 +1,7 @@
-"""Command line: ``network init`` (a new network, in a folder)."""
+"""Command ``network init``: write a new network into a folder.
+
+It turns options into a `Blueprint`; `rhfedmtl.deploy.local.provision` writes the files.
+"""
 
 from __future__ import annotations
 
@@ -42,20 +45,20 @@ PLACE_PANEL = "Where nodes run"
 def init(
     request: Request,
     options: Options,
-    folder: Annotated[Path, typer.Argument(help="New folder; its name is the name of the network.")],
-    stations: Annotated[int | None, typer.Option(min=1, help="Base stations: one for each task.")] = None,
+    folder: Annotated[Path, typer.Argument(help="New folder; its name becomes the name of the network.")],
+    stations: Annotated[int | None, typer.Option(min=1, help="Number of base stations, one per task.")] = None,
     algorithm: Annotated[
-        str, option(METHOD_PANEL, "--algorithm", "As for train; data stays where it is.")
+        str, option(METHOD_PANEL, "--algorithm", "Algorithm, as for train; rows stay on their terminals.")
     ] = "rhfedmtl",
     scale: Scale = None,
     privacy: PrivacyText = "",
     cost: Prices = None,
     measure: Annotated[
-        str, option(WORK_PANEL, "--measure", "Types that are measured, not declared: time,bytes,energy.")
+        str, option(WORK_PANEL, "--measure", "Types to measure instead of pricing them: time,bytes,energy.")
     ] = "",
     terminal_watts: Annotated[
         float | None,
-        option(WORK_PANEL, "--terminal-watts", "Power of a terminal at work, for measured energy. [1]", min=0.0),
+        option(WORK_PANEL, "--terminal-watts", "Power of a working terminal, for measured energy. [1]", min=0.0),
     ] = None,
     station_watts: Annotated[
         float | None,
@@ -70,29 +73,30 @@ def init(
         option(
             WORK_PANEL,
             "--least-steps",
-            "Smallest H; 0: a full pass over the rows of each terminal. With less, a station can reconstruct rows, "
-            "also under --masked: owners must allow it in terminal.toml. [0]",
+            "Smallest H; 0: a full pass over the rows of each terminal. With fewer steps, a station can reconstruct "
+            "rows, also with --masked: owners must allow it in terminal.toml. [0]",
             min=0,
         ),
     ] = 0,
     precision: Precision = "float64",
     test_rows: Annotated[
-        str, option(METHOD_PANEL, "--test-rows", "Where test rows lie: station, terminal.")
+        str, option(METHOD_PANEL, "--test-rows", "Node that stores the test rows: station, terminal.")
     ] = "station",
     cloud_host: Annotated[str, option(PLACE_PANEL, "--cloud-host", "Address of the cloud's machine.")] = "127.0.0.1",
     station_hosts: Annotated[
-        str, option(PLACE_PANEL, "--station-hosts", "Addresses of the stations' machines: a,b,c. [the cloud's]")
+        str, option(PLACE_PANEL, "--station-hosts", "Addresses of the stations' machines: a,b,c. [the cloud's address]")
     ] = "",
-    port: Annotated[int, option(PLACE_PANEL, "--port", "First port; others follow. [free ones]", min=0)] = 0,
+    port: Annotated[int, option(PLACE_PANEL, "--port", "First of consecutive ports. [free ports]", min=0)] = 0,
     fsync: Annotated[
         bool | None,
-        option(PLACE_PANEL, "--fsync/--no-fsync", "Force state to disk before it counts. [the cloud only]"),
+        option(PLACE_PANEL, "--fsync/--no-fsync", "Flush state to disk before it counts. [only the cloud]"),
     ] = None,
     light: Annotated[
-        bool, option(PLACE_PANEL, "--light", "Terminals are small: rhfedmtl-terminal, without a compiler.")
+        bool, option(PLACE_PANEL, "--light", "Small terminals: rhfedmtl-terminal, without a compiler.")
     ] = False,
     cloud_signs: Annotated[
-        bool, option(PLACE_PANEL, "--cloud-signs", "The cloud has the authority's key and answers tokens by itself.")
+        bool,
+        option(PLACE_PANEL, "--cloud-signs", "The cloud holds the authority's key and signs certificates for tokens."),
     ] = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -111,13 +115,13 @@ def init(
     resources = _resources(cost, parse_names(measure), terminal_watts, station_watts, deadline)
     if stations is not None:
         if request.tasks is not None:
-            raise ConfigError("every task has a station of its own: give --tasks or --stations, not both")
+            raise ConfigError("every task has its own station: give --tasks or --stations, not both")
         request = replace(request, tasks=stations)
     federation = request.federation(seed)
     if options.uniform and not least_steps:
         raise ConfigError(
-            "--uniform draws rows with replacement, so no number of steps is sure to visit all of them, which the "
-            "smallest H of a network asks for: leave it out, or give --least-steps, which the owners must allow"
+            "--uniform draws rows with replacement, so no number of steps visits all rows for sure. The smallest H of "
+            "a network requires that: leave it out, or give --least-steps, which the owners must allow"
         )
     prices = Cost.of(resources.cost)
     precise = options.in_precision(precision, bytes_bind="bytes" in resources.measured or prices.has_bytes(prices))
@@ -157,22 +161,22 @@ def init(
         typer.echo(f"{folder}: 1 cloud, {federation.n_tasks} stations, {federation.n_terminals} terminals")
         if allowed:
             typer.echo(allowed)
-        here = all(host in ("127.0.0.1", "localhost") for host in (cloud_host, *hosts))
+        local = all(host in ("127.0.0.1", "localhost") for host in (cloud_host, *hosts))
         measured = resources.measured
         budget = f"--budget {measured[0]}=…" if measured and not cost else "--budget energy=1400"
         start = f"rhfedmtl network up {folder} --local {budget}"
         typer.echo(
             f"next: {start}"
-            if here
-            else f"next: carry each folder in {folder} to its machine; see docs/deploy_network.md"
+            if local
+            else f"next: copy each folder in {folder} to its machine; see docs/deploy_network.md"
         )
         place = quote(str(folder))
         stations, terminals = federation.n_tasks, federation.n_terminals
-        typer.echo("or start each node by hand, as docs/nodes_by_hand.md shows:")
+        typer.echo("or start each node by hand (see docs/nodes_by_hand.md):")
         typer.echo(f"  rhfedmtl serve cloud --config {place}/cloud/cloud.toml")
         typer.echo(f"  rhfedmtl serve station --config {place}/station-0/station.toml")
         typer.echo(f"  rhfedmtl serve terminal --config {place}/terminal-0/terminal.toml")
-        typer.echo(f"  … and so on to station-{stations - 1} and terminal-{terminals - 1}; then")
+        typer.echo(f"  … up to station-{stations - 1} and terminal-{terminals - 1}; then")
         typer.echo(f"  rhfedmtl network train {place} {budget} --follow")
 
 
@@ -183,8 +187,8 @@ def _warning_of_short_passes(federation: Federation, least_steps: int, options: 
         return ""
     concerned = federation.n_terminals if options.uniform else more_rows
     return (
-        f"--least-steps {least_steps} allows updates that leave out rows: from some hundred of them a station, curious "
-        "and no more, can reconstruct rows exactly, with --masked rows of whole groups; only noise (--privacy) gives "
+        f"--least-steps {least_steps} allows updates that leave out rows. From a few hundred such updates, a curious "
+        "station can reconstruct rows exactly; with --masked, rows of a whole group. Only noise (--privacy) gives "
         f"a bound. {concerned} of {federation.n_terminals} terminals decline to take part until their owners "
         f"write `least_steps = {least_steps}` above the first [table] of their terminal.toml."
     )
@@ -193,12 +197,12 @@ def _warning_of_short_passes(federation: Federation, least_steps: int, options: 
 def _resources(
     cost: Prices, measured: tuple[str, ...], terminal_watts: float | None, station_watts: float | None, deadline: float
 ) -> Resources:
-    """What rounds cost; powers that nothing would be multiplied with are refused."""
+    """Return the prices of a network; refuse powers that have no effect."""
     from rhfedmtl.deploy.cloud.config import Resources
 
     watts = {"--terminal-watts": terminal_watts, "--station-watts": station_watts}
-    if "energy" not in measured and (given := [name for name, power in watts.items() if power is not None]):
-        raise ConfigError(f"{', '.join(given)}: power counts only for --measure energy, which is not asked for")
+    if "energy" not in measured and (unused := [name for name, power in watts.items() if power is not None]):
+        raise ConfigError(f"{', '.join(unused)}: power has an effect only with --measure energy")
     powers = (1.0 if terminal_watts is None else terminal_watts, 10.0 if station_watts is None else station_watts)
     prices = tuple(cost or (() if "energy" in measured else ("energy=0.1,10",)))
     return Resources(prices, (), measured, *powers, deadline)

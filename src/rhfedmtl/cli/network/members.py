@@ -1,4 +1,4 @@
-"""Command line: who is in a network, with which keys, and who did what."""
+"""Commands for the members of a network, their credentials, and the audit trail."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def move(
     to: Annotated[int, typer.Argument(min=0, help="Number of the station.")],
     as_json: AsJson = False,
 ) -> None:
-    """Move a terminal to another station, with all that it has learned.
+    """Move a terminal to another station, with everything it has learned.
 
-    Where sums are masked it waits until others go there with it, and begins with nothing; `rhfedmtl status` says so.
+    With masked sums, the terminal waits until other terminals move there with it, and starts from zero at the new
+    station; `rhfedmtl status` shows the waiting.
 
     Example: rhfedmtl network move demo-net 3 1
     """
@@ -32,10 +33,10 @@ def move(
 
 
 def leave(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
-    """Make a terminal leave the network, with all that it has learned.
+    """Make a terminal leave the network, with everything it has learned.
 
-    Where sums are masked it waits until others leave with it; `rhfedmtl status` says so. Where they are noised
-    (`--privacy`) it goes at once, and what it put into the sum stays there.
+    With masked sums, the terminal waits until other terminals leave with it; `rhfedmtl status` shows that. With noise
+    (`--privacy`) it leaves at once, and its contribution stays in the sum.
 
     Example: rhfedmtl network leave demo-net 3
     """
@@ -46,7 +47,13 @@ def forget(
     folder: Folder,
     number: Terminal,
     target_gap: Annotated[
-        float | None, option(WORK_PANEL, "--target-gap", "Learn on to this gap, and state what is left of it.", min=0.0)
+        float | None,
+        option(
+            WORK_PANEL,
+            "--target-gap",
+            "Continue training to this gap, and state what remains of the terminal.",
+            min=0.0,
+        ),
     ] = None,
     budget: Budgets = None,
     privacy: Annotated[
@@ -54,7 +61,7 @@ def forget(
         option(
             WORK_PANEL,
             "--privacy",
-            "Write models in noise too, which hides by this much that it ever was there.",
+            "Also write models with noise that hides, with this privacy loss, that the terminal ever took part.",
             metavar="EPSILON,DELTA",
         ),
     ] = "",
@@ -63,10 +70,10 @@ def forget(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a terminal that will not come back, and what it contributed.
+    """Remove a terminal that will not come back, and its contribution.
 
-    With --target-gap the others learn on to that gap, and removal.json and removal.txt say how near the models are to
-    those of a network that never had it. For example:
+    With --target-gap the remaining terminals train on to that gap. Then removal.json and removal.txt state how close
+    the models are to those of a network without this terminal. For example:
 
     rhfedmtl network forget demo-net 3
 
@@ -77,13 +84,15 @@ def forget(
 
         tell(remove(folder, number, target_gap, budget, privacy, out), as_json)
     elif budget or privacy or out:
-        raise ConfigError("--budget, --privacy and --out are for what is learned on: give --target-gap too")
+        raise ConfigError(
+            "--budget, --privacy and --out apply to the training after the removal: give --target-gap too"
+        )
     else:
         ask(folder, as_json, "forget", terminal=number)
 
 
 def readmit(folder: Folder, number: Terminal, as_json: AsJson = False) -> None:
-    """Let a terminal in again that its station put into quarantine; `rhfedmtl status` says why it did.
+    """Readmit a terminal that its station put into quarantine; `rhfedmtl status` shows the reason.
 
     Example: rhfedmtl network readmit demo-net 3
     """
@@ -94,12 +103,14 @@ def invite(
     folder: Folder,
     station: Annotated[int | None, typer.Option(min=0, help="Station of a new terminal.")] = None,
     role: Annotated[
-        str, typer.Option(help="terminal, or station (new credentials for one that is there).")
+        str, typer.Option(help="terminal, or station (new credentials for an existing station).")
     ] = "terminal",
-    number: Annotated[int | None, typer.Option(min=0, help="Node that gets new credentials. [a new terminal]")] = None,
+    number: Annotated[
+        int | None, typer.Option(min=0, help="Existing node that gets new credentials. [a new terminal]")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a token for the credentials of one node: valid once, and for a day.
+    """Print a token for the credentials of a node; it is valid for a day, and for a single use.
 
     Example: rhfedmtl network invite demo-net --station 1
     """
@@ -109,21 +120,21 @@ def invite(
 def join(
     folder: Annotated[Path, typer.Option("--folder", help="Folder of the node.")],
     token: Annotated[
-        str, typer.Argument(help="File with what `network invite` printed; - is standard input. [RHFEDMTL_TOKEN]")
+        str, typer.Argument(help="File with the output of `network invite`; - is standard input. [RHFEDMTL_TOKEN]")
     ] = "",
     data: Annotated[Path | None, typer.Option("--data", help="Rows of a terminal: .csv, or .npz with X and y.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a private key on this machine and get a certificate for it; then `rhfedmtl serve` runs the node.
+    """Create a private key on this machine and get a certificate for it; then `rhfedmtl serve` runs the node.
 
-    The token itself is not given here: everybody on a machine can read its command lines.
+    The token is not an argument, because every user of a machine can read its command lines.
 
     Example: rhfedmtl network join invitation.txt --folder my-terminal --data rows.npz
     """
     from rhfedmtl.deploy.terminal.commands import get_credentials
 
     def say() -> None:
-        typer.echo("asked: an operator signs it with `rhfedmtl network sign`; waiting …", err=True)
+        typer.echo("request sent: an operator signs it with `rhfedmtl network sign`; waiting …", err=True)
 
     facts = get_credentials(token, folder, data, say)
     tell(facts, as_json)
@@ -138,7 +149,7 @@ def sign(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sign the certificates that nodes with tokens wait for; the authority's key is used here, and stays here.
+    """Sign the certificates that nodes with tokens wait for; the authority's key does not leave this machine.
 
     Example: rhfedmtl network sign demo-net
     """
@@ -150,10 +161,10 @@ def sign(
 
 def revoke(
     folder: Folder,
-    node: Annotated[str, typer.Argument(help="Node as in terminal/3, or the serial number of a certificate.")],
+    node: Annotated[str, typer.Argument(help="Node such as terminal/3, or serial number of a certificate.")],
     as_json: AsJson = False,
 ) -> None:
-    """Revoke the certificates of a node; whoever is connected with one is cut off.
+    """Revoke the certificates of a node, and close its connections.
 
     Example: rhfedmtl network revoke demo-net terminal/3
     """
@@ -162,7 +173,7 @@ def revoke(
     ask(folder, as_json, "revoke", node=node, serials=issued_by(folder).get(node, []))
     role, _, number = node.partition("/")
     if role == "terminal" and not as_json:
-        typer.echo(f"next: rhfedmtl network forget {folder} {number}, which takes out what it has put in")
+        typer.echo(f"next: rhfedmtl network forget {folder} {number}, to remove its contribution")
 
 
 def rotate(
@@ -170,7 +181,7 @@ def rotate(
     nodes: Annotated[list[str] | None, typer.Argument(help="Nodes such as station-0. [all]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give nodes new keys and certificates; running nodes take them up without stopping.
+    """Give nodes new keys and certificates; running nodes use them without a restart.
 
     Example: rhfedmtl network rotate demo-net
     """
@@ -180,16 +191,16 @@ def rotate(
 
 
 def reset(
-    folder: Folder, yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False, as_json: AsJson = False
+    folder: Folder, yes: Annotated[bool, typer.Option("--yes", help="Confirm.")] = False, as_json: AsJson = False
 ) -> None:
-    """Forget all that was learned and spent, on all nodes of this folder; none of them may be running.
+    """Delete everything learned and spent on all nodes of this folder; none of them may be running.
 
-    Who belongs where, revocations, audit trails, and what owners of terminals count, want and allow stay.
+    Memberships, revocations, audit trails, and the accounts and rules of terminal owners stay.
 
     Example: rhfedmtl network reset demo-net --yes
     """
     if not yes:
-        raise ConfigError(f"this forgets what all nodes in {folder} have learned and spent: add --yes")
+        raise ConfigError(f"this deletes everything that the nodes in {folder} have learned and spent: add --yes")
     from rhfedmtl.deploy.local.provision import forget_all
 
     tell({"folder": str(folder), "nodes": forget_all(folder)}, as_json)
@@ -198,18 +209,18 @@ def reset(
 def audit(
     folder: Folder,
     offline: Annotated[
-        bool, typer.Option("--offline", help="From the folder of the node, which need not run.")
+        bool, typer.Option("--offline", help="Read the folder of the node, which need not run.")
     ] = False,
-    last: Annotated[int, typer.Option("--last", min=0, help="Show so many of the last entries; 0: all.")] = 0,
+    last: Annotated[int, typer.Option("--last", min=0, help="Number of last entries to show; 0: all.")] = 0,
     node: Annotated[
-        str, typer.Option("--node", help="Whose trail; that of a station, as in station-0, only with --offline.")
+        str, typer.Option("--node", help="Node of the trail; stations, such as station-0, only with --offline.")
     ] = "cloud",
     as_json: AsJson = False,
 ) -> None:
     """Check the cloud's audit trail and show it: commands, admissions, refusals, quarantine, keys; who and when.
 
-    Every entry has a hash over all before it. The last one that was seen is kept with the operator's credentials: a
-    trail that was cut or written anew since is refused.
+    Every entry has a hash over all previous entries. The operator's credentials store the last seen hash, so the
+    command refuses a trail that was cut or rewritten since.
 
     Example: rhfedmtl network audit demo-net --last 20
     """
@@ -217,16 +228,16 @@ def audit(
 
     operator = Operator(folder)
     if node != "cloud" and not offline:
-        raise ConfigError(f"the trail of {node} lies in its folder: give --offline where that folder is")
+        raise ConfigError(f"the trail of {node} is in its folder: use --offline on the machine with that folder")
     entries = operator.audit_offline(folder, node) if offline else operator.audit()
-    shown = entries[-last:] if last else entries
+    last_entries = entries[-last:] if last else entries
     head = entries[-1]["hash"] if entries else ""
     if as_json:
-        print_json({"whole": True, "entries": len(entries), "hash": head, "shown": shown})
+        print_json({"whole": True, "entries": len(entries), "hash": head, "shown": last_entries})
         return
-    for entry in shown:
+    for entry in last_entries:
         facts = {name: value for name, value in entry.items() if name not in ("number", "time", "who", "event", "hash")}
-        more = "  ".join(f"{name}={word(name, value)}" for name, value in facts.items())
-        line = f"{entry['number']:>5}  {entry['time']}  {entry['who']}  {entry['event']}  {more}"
+        details = "  ".join(f"{name}={word(name, value)}" for name, value in facts.items())
+        line = f"{entry['number']:>5}  {entry['time']}  {entry['who']}  {entry['event']}  {details}"
         typer.echo(printable(line).rstrip())
-    typer.echo(f"the chain of {len(entries)} entries is whole; hash {head[:16] or 'of none'}")
+    typer.echo(f"the chain of {len(entries)} entries is intact; hash {head[:16] or '-'}")

@@ -1,4 +1,4 @@
-"""Command line: ``serve`` (one node until SIGTERM)."""
+"""Command ``serve``: run a node of a network until SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import print_json
 
-app = typer.Typer(no_args_is_help=True, help="Run one node of a network: cloud, station or terminal.")
+app = typer.Typer(no_args_is_help=True, help="Run a node of a network: cloud, station or terminal.")
 
 
 @app.command()
@@ -33,7 +33,7 @@ def station(config: Annotated[Path, typer.Option("--config", help="station.toml"
 
 @app.command()
 def terminal(
-    config: Annotated[list[Path], typer.Option("--config", help="terminal.toml; several share the process.")],
+    config: Annotated[list[Path], typer.Option("--config", help="terminal.toml; several terminals share a process.")],
     as_json: AsJson = False,
 ) -> None:
     """Run a terminal until SIGTERM.
@@ -44,7 +44,7 @@ def terminal(
 
 
 def _serve(role: str, paths: list[Path], as_json: bool) -> None:
-    """Run until the end; how it ended is printed only if asked for: the log, on standard error, says it too."""
+    """Run a node to its end; print the outcome only with --json, because the log on standard error has it too."""
     from rhfedmtl.deploy.node.serve import own_kernels, serve
     from rhfedmtl.deploy.nodes import ROLES
 

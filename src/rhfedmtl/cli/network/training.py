@@ -1,4 +1,7 @@
-"""Command line: ``network up|train|stop|export`` (a network learns) and ``status`` (how it stands)."""
+"""Commands ``network up|train|stop|export`` and ``status``: train a network, follow it, and fetch its models.
+
+`up` starts all nodes on this machine; the other commands talk to a running cloud through `rhfedmtl.deploy.operator`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Bound = Annotated[
     option(
         WORK_PANEL,
         "--privacy",
-        "Bound on what is learned of a terminal. [that of network init]",
+        "Bound on the privacy loss of a terminal. [as in network init]",
         metavar="epsilon=1,delta=1e-6",
     ),
 ]
@@ -34,12 +37,12 @@ def up(
     budget: Budgets = None,
     target_gap: Gap = None,
     privacy: Bound = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was learned and spent before.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete earlier models and spending first.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a network on this machine, train, and end it; what was learned before is kept and gone on from.
+    """Start a network on this machine, train, and stop it. A network with models continues from them.
 
-    A budget is for all trainings together. For example:
+    A budget covers all trainings together. For example:
 
     rhfedmtl network up demo-net --local --budget energy=1400 --json
     """
@@ -47,32 +50,32 @@ def up(
 
     if not local:
         raise ConfigError(
-            "only --local starts nodes; on real machines each runs `rhfedmtl serve`, see docs/deploy_network.md"
+            "`up` needs --local; on several machines, each runs `rhfedmtl serve`: see docs/deploy_network.md"
         )
     if fresh:
         from rhfedmtl.deploy.local.provision import forget_all
 
         forget_all(folder)
     same = "the same command without --fresh" if fresh else "the same command"
-    kept = f"what was learned and spent is kept in {folder}; {same} goes on from there"
-    with _ended_by_hand(kept), _live(not as_json and sys.stderr.isatty()) as show:
+    saved = f"models and spending are saved in {folder}; {same} continues from there"
+    with _ended_by_hand(saved), _live(not as_json and sys.stderr.isatty()) as show:
         status = bring_up(folder, budget, target_gap, show, privacy=privacy)
     _show_training(status, as_json, f"rhfedmtl network export {folder} --out {folder}-model --offline")
 
 
 @contextmanager
-def _ended_by_hand(words: str) -> Iterator[None]:
-    """What to say where Ctrl-C ends it."""
+def _ended_by_hand(message: str) -> Iterator[None]:
+    """Give Ctrl-C this message."""
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(words) from None
+        raise KeyboardInterrupt(message) from None
 
 
 @contextmanager
-def _live(shown: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Show the status while it changes."""
-    if not shown:
+def _live(enabled: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yield a function that shows the status; it does nothing unless ``shown``."""
+    if not enabled:
         yield lambda _: None
         return
     from rich.console import Console
@@ -89,12 +92,12 @@ def train(
     budget: Budgets = None,
     target_gap: Gap = None,
     privacy: Bound = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Show the network until the training ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show progress until the training ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a training in a running network, or go on with a larger budget.
+    """Start a training in a running network, or continue it with a larger budget.
 
-    With --follow, Ctrl-C ends the looking on, not the training.
+    With --follow, Ctrl-C ends only the display, not the training.
 
     Example: rhfedmtl network train demo-net --budget energy=2800 --follow
     """
@@ -105,8 +108,8 @@ def train(
     if not follow:
         tell(spec, as_json)
         return
-    goes_on = f"the training goes on; look again with `rhfedmtl network status {folder} --watch`"
-    with _ended_by_hand(goes_on), _live(not as_json and sys.stderr.isatty()) as show:
+    continues = f"the training continues; see it with `rhfedmtl network status {folder} --watch`"
+    with _ended_by_hand(continues), _live(not as_json and sys.stderr.isatty()) as show:
         training = operator.follow(show)
     _show_training(training, as_json, f"rhfedmtl network export {folder} --out {folder}-model")
     if training["state"] != "ended":
@@ -114,7 +117,7 @@ def train(
 
 
 def _show_training(training: dict[str, Any], as_json: bool, export: str) -> None:
-    """What a training came to, and how to get its models."""
+    """Print the result of a training, and the command that exports its models."""
     if as_json:
         print_json({name: value for name, value in training.items() if name not in _UNSHOWN})
     elif training["state"] == "ended":
@@ -128,9 +131,9 @@ _UNSHOWN = ("state", "spec", "answered", "waits_for")
 
 
 def stop(folder: Folder, as_json: AsJson = False) -> None:
-    """End the training after the present round; what was learned is certified and kept.
+    """End the training after the current round; its models are certified and kept.
 
-    It ends within 10 seconds: after a longer round the last complete certificate counts.
+    The training ends within 10 seconds. If the round takes longer, the last complete certificate counts.
 
     Example: rhfedmtl network stop demo-net
     """
@@ -140,10 +143,10 @@ def stop(folder: Folder, as_json: AsJson = False) -> None:
 def export(
     folder: Folder,
     out: Annotated[Path, typer.Option("--out", help="Folder for models, ledger and result.")],
-    offline: Annotated[bool, typer.Option("--offline", help="From the folder of a cloud that does not run.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Read the folder of a cloud that does not run.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch models with their certificate, the ledger and the result of the last training.
+    """Fetch the models with their certificate, the ledger, and the result of the last training.
 
     Example: rhfedmtl network export demo-net --out demo-model --offline
     """
@@ -155,12 +158,12 @@ def export(
 
 def status(
     folder: Folder,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it, every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a running network: who is connected, whom it waits for, round, H, accuracy, gap, what is left, errors.
+    """Show a running network: connections, missing nodes, round, H, accuracy, gap, remaining budget, errors.
 
-    A network that has finished shows its result, and how to export it.
+    For a finished network, show its result and the command to export it.
 
     Example: rhfedmtl status demo-net --watch
     """
@@ -171,7 +174,7 @@ def status(
         if as_json:
             print_json(finished)
             return
-        typer.echo(f"{finished['network']}  finished; its nodes do not run")
+        typer.echo(f"{finished['network']}  finished; its nodes are stopped")
         export = f"rhfedmtl network export {quote(str(folder))} --out {quote(f'{folder.name}-model')} --offline"
         _show_training(finished["training"], False, export)
         return
