@@ -401,7 +401,7 @@ def test_copies_leave_the_rows_behind(small: Federation) -> None:
     model = RHFedMTLClassifier("energy=100", random_state=0, tol=0.0, warm_start=True).fit(X, y, task=task)
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict(X, task), model.predict(X, task))
-    with pytest.raises(ConfigError, match="training rows are not here any more"):
+    with pytest.raises(ConfigError, match="training rows are gone"):
         copy.resume("energy=100")
     assert copy.fit(X, y, task=task).certificate_.primal < model.certificate_.primal
     assert not hasattr(clone(model), "coef_")
@@ -573,7 +573,7 @@ def test_a_saved_estimator_comes_back(kind: Any, small: Federation, tmp_path: Pa
     assert again.certificate_.gap == model.certificate_.gap
     assert again.models_.ledger["spent"] == model.ledger_.spent
     np.testing.assert_array_equal(again.coef_, model.coef_)
-    with pytest.raises(ConfigError, match="training rows are not here any more"):
+    with pytest.raises(ConfigError, match="training rows are gone"):
         again.resume("energy=1")
     other = RHFedMTLRegressor if kind is RHFedMTLClassifier else RHFedMTLClassifier
     with pytest.raises(DataError, match="cannot use"):
@@ -661,7 +661,7 @@ def test_the_optimum_is_not_said_to_be_above_a_tolerance_of_zero(recwarn: pytest
         ({"loss": "logistics"}, {}, "did you mean logistic"),
         ({"lambda2": "some"}, {}, "lambda2='some'"),
         ({"options": {"merger": "add"}}, {}, "did you mean merge"),
-        ({"options": {"lambda1": 0.1}}, {}, "lambda1 is a parameter of its own"),
+        ({"options": {"lambda1": 0.1}}, {}, "lambda1 is a parameter of the estimator"),
         ({"options": {"mu": 0.1}}, {}, "mu has no effect on rhfedmtl"),
         ({"budget": 2000}, {}, "energy=2000"),
         ({"budget": np.int64(2000)}, {}, "energy=2000"),
@@ -680,7 +680,7 @@ def test_the_optimum_is_not_said_to_be_above_a_tolerance_of_zero(recwarn: pytest
         ({"random_state": 10**20}, {}, "random_state must be a whole number from 0 to"),
         ({}, {"task": pd.date_range("2024", periods=60)}, "task holds"),
         ({}, {"task": np.arange(60).astype("datetime64[ns]")}, "task holds the date 1970-01-01"),
-        ({"algorithm": "pooled", "budget": "energy=9"}, {}, "yardstick that knows no budget"),
+        ({"algorithm": "pooled", "budget": "energy=9"}, {}, "baseline without a budget"),
     ],
 )
 def test_mistakes_are_named(settings: dict[str, Any], extra: dict[str, Any], says: str) -> None:
@@ -722,7 +722,7 @@ def test_a_gap_in_a_column_that_had_none_is_filled_and_said_whatever_the_others_
     frame = pd.DataFrame({"a": rng.normal(3.0, 1.0, 40), "b": rng.normal(size=40), "c": [0.0] * 39 + [beside]})
     model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(frame, frame["a"] > 3.0)
     new = frame[:1].assign(a=frame["a"].mean())
-    with pytest.warns(UserWarning, match="gaps in 'a', which had none in training"):
+    with pytest.warns(UserWarning, match="missing values in 'a', but not in training"):
         found = model.decision_function(new.assign(a=np.nan))
     np.testing.assert_allclose(found, model.decision_function(new), atol=1e-12)
 

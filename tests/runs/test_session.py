@@ -57,7 +57,7 @@ def test_a_run_on_another_engine_is_repeated_there(tmp_path: Path) -> None:
     """The engine that chooses no λ2 on the way is part of the command that repeats its run, and gives its numbers."""
     words = ["train", "--set", "samples=200", "--budget", "energy=1500", "--json"]
     first = call(*words, "--engine", "message-passing", "--out", str(tmp_path / "first"))
-    assert outcome(first)["selection"]["why"].startswith("as usual: engine message-passing")
+    assert outcome(first)["selection"]["why"].startswith("default: engine message-passing")
     (folder,) = (tmp_path / "first").iterdir()
     command = shlex.split(records.load(folder / "run.json").command)
     again = call(*command[1:], "--json", "--out", str(tmp_path / "again"))

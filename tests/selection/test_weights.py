@@ -77,7 +77,7 @@ def test_tasks_that_are_one_are_coupled_and_tasks_that_differ_are_not(apart: flo
     assert asked is not None
     assert left_open is not None
     assert (asked.chosen["lambda2"] > LAMBDA2) is stronger
-    assert "chosen on held-out rows" in asked.text()
+    assert "(chosen on 20 % held-out rows; " in asked.text()
     assert left_open.chosen == asked.chosen
 
 
@@ -291,4 +291,4 @@ def test_the_command_says_what_was_chosen_and_what_it_took(tmp_path: Path) -> No
     text = CliRunner().invoke(app, words).output
     assert "weights" in text
     shown = CliRunner().invoke(app, ["runs", "show", Path(facts["saved"]).name, "--folder", str(tmp_path)])
-    assert "20 % of the rows until energy" in " ".join(shown.output.split())
+    assert "20 % held-out rows" in " ".join(shown.output.split())

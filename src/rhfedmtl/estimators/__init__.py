@@ -1,1 +1,1 @@
-"""Estimators in scikit-learn's manner: one model per task, learned under a budget, with a certificate."""
+"""scikit-learn estimators: one linear model per task, trained within a budget, with a certificate."""

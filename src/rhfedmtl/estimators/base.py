@@ -1,4 +1,10 @@
-"""What the two estimators share: from parameters and rows to a run, and from its result to what users look at."""
+"""Base class of the two estimators: validation, `fit`, `resume`, saving, and the fitted attributes.
+
+`fit` checks the input, sorts the rows into a federation (`rows`), turns the parameters into a method and a budget
+(`parameters`), trains a `Run`, and publishes its result as attributes. Invalid parameters and rows raise a
+`ConfigError` or `DataError`, both of which are a `ValueError`. Classifier and regressor add labels, predictions and
+scores.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +60,11 @@ PLAIN = (str, int, float, bool, dict, list, tuple, type(None))
 
 
 class UnknownTaskWarning(UserWarning):
-    """Rows of a task that training did not see are predicted with the model for unseen tasks (`TaskModels.unseen`)."""
+    """Rows of an unseen task were predicted with the model for unseen tasks (`TaskModels.unseen`)."""
 
 
 class Work(NamedTuple):
-    """What the policy decided and what came of it: H of every round (median), numbers of rounds, why it ended."""
+    """Work of a run: policy, median H of every round, numbers of rounds and steps, and the reason why it stopped."""
 
     policy: str
     local_steps: tuple[int, ...]
@@ -70,7 +76,7 @@ class Work(NamedTuple):
 
 @dataclass(eq=False)
 class _Session:
-    """A run that can go on, where its rows came from, and the models that it has led to."""
+    """A run that can continue, the order of its rows, and its latest models."""
 
     run: Run
     policy: Policy
@@ -79,9 +85,9 @@ class _Session:
 
 
 class TaskEstimator(BaseEstimator):  # type: ignore[misc]
-    """What classifier and regressor share; their parameters are described there."""
+    """Base of `RHFedMTLClassifier` and `RHFedMTLRegressor`, which describe the parameters."""
 
-    loss: str | None = None  # by the kind of labels, where a subclass has no parameter for it
+    loss: str | None = None  # A subclass without this parameter uses the loss for its kind of labels.
 
     __metadata_request__fit = {"task": True, "terminal": True, "groups": True}  # noqa: RUF012 (scikit-learn reads it so)
     __metadata_request__predict = {"task": True}  # noqa: RUF012
@@ -142,18 +148,42 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         sample_weight: Any = None,
         groups: Any = None,
     ) -> Self:
-        """Learn a model for every task; ``task`` and ``terminal`` name those of each row.
+        """Train a model for every task.
 
-        Without ``task`` all rows are one task. Terminals of different tasks are different, whatever their names. Where
-        ``lambda2`` is chosen on rows held out, those of one of the ``groups`` go together; they serve nothing else.
+        Parameters
+        ----------
+        X : array-like or dataframe of shape (n_samples, n_features)
+            Training rows.
+        y : array-like of shape (n_samples,)
+            Labels.
+        task : array-like of shape (n_samples,), optional
+            Name of the task of each row. Without it, all rows belong to a single task.
+        terminal : array-like of shape (n_samples,), optional
+            Name of the terminal of each row. Terminals of different tasks are different, even with equal names. Without
+            it, the rows of each task are split at random over ``n_terminals``.
+        sample_weight : float or array-like of shape (n_samples,), optional
+            Weights of rows, finite and not negative. The fit ignores rows of weight 0.
+        groups : array-like of shape (n_samples,), optional
+            Group of each row. A choice of ``lambda2`` on held-out rows keeps the rows of a group together. Groups have
+            no other effect.
+
+        Returns
+        -------
+        self : estimator
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter or a row is invalid; the message names it.
         """
         with told_in_python():
             check_index(X, task=task, terminal=terminal, sample_weight=sample_weight, groups=groups)
             X, preparation = features_of(X)
             X, y = validate_data(self, X, labelled(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
             y, classes, weight = self._labels(y, task, sample_weight)
-            beside = {"task": task, "terminal": terminal, "sample_weight": weight, "groups": groups}
-            rows = self._rows(X, y, classes, beside, preparation)
+            columns = {"task": task, "terminal": terminal, "sample_weight": weight, "groups": groups}
+            rows = self._rows(X, y, classes, columns, preparation)
             seed = seed_of(self)
             federation, places = gather(rows, n_terminals=self.n_terminals, seed=seed)
             prepared = prepare(self, federation, seed)
@@ -161,9 +191,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             self.regularisation_ = selection
             self._learned_with = prepared.weights | selection.chosen
             coupling = built.method.task_coupling
-            used = {} if coupling is None else weights_of(coupling, federation.n_tasks)
-            self.lambda1_ = used.get("lambda1", self._learned_with["lambda1"])
-            self.lambda2_ = used.get("lambda2", selection.chosen.get("lambda2"))
+            run_weights = {} if coupling is None else weights_of(coupling, federation.n_tasks)
+            self.lambda1_ = run_weights.get("lambda1", self._learned_with["lambda1"])
+            self.lambda2_ = run_weights.get("lambda2", selection.chosen.get("lambda2"))
             whole_data = built.regroup(federation)
             run = Run(whole_data, built.method, prepared.settings, prepared.ledger, judged=federation, private=plan)
             if prepared.before is not None:
@@ -172,7 +202,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 self._start(run, places)
             self._session = _Session(run, built.policy, places)
             result = self._learn()
-            # A budget or a bound on privacy pays for the models of the tasks alone.
+            # A budget or a bound on privacy pays only for the models of the tasks.
             paid = prepared.ledger.budget or plan is not None
             unseen = None if paid else pooled_model(built, federation, prepared.settings)
             origin = origin_of(self, seed, plan)
@@ -180,24 +210,42 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             return self._finish(replace(models, tasks=places.tasks, classes=classes), result)
 
     def _labels(self, y: Array, task: Any, sample_weight: Any) -> tuple[Array, Array, Any]:
-        """Labels as numbers, the classes that they stand for (none in a regression), and weights of the rows."""
+        """Return labels as numbers, their classes (empty for a regression), and the weights of the rows."""
         return y, np.empty(0, dtype=np.str_), sample_weight
 
     def resume(self, budget: Any = None) -> Self:
-        """Go on learning where `fit` ended, with so much more budget; rows, duals, rounds and bill are carried on.
+        """Continue training after `fit` with additional budget.
 
-        ``tol`` and ``max_rounds`` are read anew: change them first to go on without more budget.
+        Rows, dual variables, rounds and bill continue. ``tol`` and ``max_rounds`` are read again: change them first to
+        continue without more budget.
+
+        Parameters
+        ----------
+        budget : mapping or str, optional
+            Additional amounts, such as ``"energy=500"``.
+
+        Returns
+        -------
+        self : estimator
+            The estimator with updated models.
+
+        Raises
+        ------
+        ValueError
+            If the training rows are gone (after copying, pickling or loading), or after a private fit.
         """
         check_is_fitted(self)
         session: _Session | None = getattr(self, "_session", None)
         if session is None or session.models is None:
             raise ConfigError(
-                "the training rows are not here any more, as this model was copied, unpickled or loaded: call fit "
+                "the training rows are gone, because this model was copied, unpickled or loaded: call fit "
                 "again, with warm_start=True to start from its dual variables"
             )
         run = session.run
         if run.private is not None:
-            raise ConfigError("what a private fit may tell was planned beforehand, and is told: call fit anew")
+            raise ConfigError(
+                "a private fit has used the privacy loss that was planned for it and cannot continue: call fit again"
+            )
         limits, spent = dict(run.ledger.budget), run.ledger.spent
         rounds = run.state.round + whole("max_rounds", self.max_rounds)
         with told_in_python():
@@ -207,30 +255,62 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         return self._finish(session.models.updated(result), result)
 
     def save(self, path: str | Path) -> None:
-        """Write models, scaling, tasks, classes, certificate and totals into one file, without any training row."""
+        """Write models, scaling, tasks, classes, certificate and totals into a file; it contains no training row.
+
+        Parameters
+        ----------
+        path : str or Path
+            File to write.
+        """
         check_is_fitted(self)
         self.models_.save(path)
 
     def release(self, epsilon: float, delta: float = 1e-6) -> TaskModels:
-        """The models for others' eyes, hidden in noise that no training row can be told from (`TaskModels.release`)."""
+        """Return models for publication; noise hides every single training row (`TaskModels.release`).
+
+        Parameters
+        ----------
+        epsilon : float
+            Privacy loss.
+        delta : float
+            Probability that the bound does not hold.
+
+        Returns
+        -------
+        TaskModels
+            The noisy models.
+        """
         check_is_fitted(self)
         with told_in_python():
             return self.models_.release(epsilon, delta)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote, or the model in the folder of a run: ready to predict, not to `resume`."""
+        """Read an estimator that `save` wrote, or the models of a run's folder.
+
+        The estimator can predict, but not `resume`.
+
+        Parameters
+        ----------
+        path : str or Path
+            File of `save`, or folder of a run.
+
+        Returns
+        -------
+        self : estimator
+            A fitted estimator.
+        """
         models = TaskModels.load(path)
         if (len(models.classes) == 0) != issubclass(cls, RegressorMixin):
             raise DataError(f"{path} holds models for {models.kind} labels, which a {cls.__name__} cannot use")
         loss = None if models.loss is None else loss_name(models.loss)
-        known = {"loss": loss, **models.provenance.get("estimator", {})}
-        made: Self = cls(**{name: value for name, value in known.items() if name in cls._get_param_names()})
-        made._publish(models)
-        return made
+        parameters = {"loss": loss, **models.provenance.get("estimator", {})}
+        estimator: Self = cls(**{name: value for name, value in parameters.items() if name in cls._get_param_names()})
+        estimator._publish(models)
+        return estimator
 
     def _learn(self) -> Result:
-        """Run until budget, tolerance or rounds end it."""
+        """Train until the budget, the tolerance or the number of rounds ends the run."""
         run, places = self._session.run, self._session.places
         watch = Telling(run.ledger.budget) if self.verbose else None
         result = run.result(run.learn(self._session.policy, watch))
@@ -239,17 +319,41 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         return result
 
     def plot(self, axes: Sequence[Any] | None = None, *, metric: str | None = None) -> LearningCurveDisplay:
-        """Draw a metric and the certified gap along what was spent; needs matplotlib."""
+        """Plot a metric and the certified gap against the amount spent.
+
+        Parameters
+        ----------
+        axes : sequence of matplotlib axes, optional
+            Axes to draw on. Default: new axes.
+        metric : str, optional
+            Metric to draw. Default: the first of the run.
+
+        Returns
+        -------
+        LearningCurveDisplay
+            The drawn display; needs matplotlib.
+        """
         check_is_fitted(self, "result_")
         return LearningCurveDisplay.from_estimator(self, metric=metric).plot(axes)
 
     def plot_budget(self, axes: Sequence[Any] | None = None) -> BudgetDisplay:
-        """Draw what each tier took of every type; needs matplotlib."""
+        """Plot the spending of each tier for every resource type.
+
+        Parameters
+        ----------
+        axes : sequence of matplotlib axes, optional
+            Axes to draw on. Default: new axes.
+
+        Returns
+        -------
+        BudgetDisplay
+            The drawn display; needs matplotlib.
+        """
         check_is_fitted(self, "result_")
         return BudgetDisplay.from_estimator(self).plot(axes)
 
     def _finish(self, models: TaskModels, result: Result) -> Self:
-        """Keep what came of it, and say so if it did not converge."""
+        """Publish the result as attributes, and warn if the run did not converge."""
         self._session.models = models
         self._publish(models)
         self.result_ = result
@@ -275,25 +379,25 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _publish(self, models: TaskModels) -> None:
-        """Set what scikit-learn expects of a fitted estimator."""
-        d, known = models.n_features, models.preparation
+        """Set the attributes that scikit-learn expects of a fitted estimator."""
+        d, preparation = models.n_features, models.preparation
         self.models_ = models
         self.tasks_ = models.tasks
         self.coef_ = models.models[:, :, :d]
         self.intercept_ = models.models[:, :, d] if models.intercept else np.zeros(models.models.shape[:2])
-        self.n_features_in_ = d if known is None else len(known.columns)
+        self.n_features_in_ = d if preparation is None else len(preparation.columns)
         if models.certificate is not None:
             self.certificate_ = models.certificate
         if models.feature_names:
-            names = models.feature_names if known is None else known.columns
+            names = models.feature_names if preparation is None else preparation.columns
             self.feature_names_in_ = np.array(names, dtype=object)
         if len(models.classes):
             self.classes_ = models.classes
 
     def _scores(self, X: Any, task: Any) -> npt.NDArray[np.float64]:
-        """Scores of every row by the model of its task; an unseen task gets the model for such tasks, and a warning.
+        """Return the scores of every row by the model of its task; a single name stands for all rows.
 
-        One name stands for all rows.
+        Unseen tasks get the model for unseen tasks, with a warning.
         """
         check_is_fitted(self)
         models: TaskModels = self.models_
@@ -305,25 +409,28 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         elif np.shape(X)[:1] == (0,):
             raise DataError(f"Found array with 0 sample(s) (shape={np.shape(X)}) while a minimum of 1 is required")
         elif not named:
-            raise DataError("fit was given a frame with gaps or texts: predict needs a frame with the same columns")
+            raise DataError("fit got a frame with missing values or text: predict needs a frame with the same columns")
         if named:
             with told_in_python():
                 X, filled = models.prepared(frame_table(X), "X")
             if filled:
-                text = f"gaps in {listing(filled)}, which had none in training: filled by the mean of the training rows"
+                text = (
+                    f"missing values in {listing(filled)}, but not in training: filled with the mean of the training "
+                    "rows"
+                )
                 warnings.warn(text, stacklevel=3)
         if task is None and len(models.tasks) > 1:
             self._warn(
-                f"no task was given: {models.unseen_words} predicts every row; name them with task=… (pipelines "
-                "and searches of scikit-learn pass it on under metadata routing alone, and scorers such as "
-                "'accuracy' never: leave scoring at its default)"
+                f"no task was given: {models.unseen_words} predicts every row; name the tasks with task=… (pipelines "
+                "and searches of scikit-learn pass it on only with metadata routing, and scorers such as 'accuracy' "
+                "never do: leave scoring at its default)"
             )
         if task is not None:
             task = column(np.full(len(X), task) if np.ndim(task) == 0 else task, len(X), "task")
-            strangers = sorted({str(name) for name in task[models.find(task) < 0].tolist()})
-            if strangers:
-                shown = ", ".join(strangers[:5]) + (f" and {len(strangers) - 5} more" if len(strangers) > 5 else "")
-                self._warn(f"not seen in training: task {shown}; {models.unseen_words} predicts these rows")
+            unseen = sorted({str(name) for name in task[models.find(task) < 0].tolist()})
+            if unseen:
+                listed = ", ".join(unseen[:5]) + (f" and {len(unseen) - 5} more" if len(unseen) > 5 else "")
+                self._warn(f"not seen in training: task {listed}; {models.unseen_words} predicts these rows")
         return models.scores(X, task)
 
     @staticmethod
@@ -331,12 +438,12 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         warnings.warn(text, UnknownTaskWarning, stacklevel=4)
 
     def _rows(
-        self, X: Array, y: Array, classes: Array, beside: Mapping[str, Any], preparation: Preparation | None
+        self, X: Array, y: Array, classes: Array, columns: Mapping[str, Any], preparation: Preparation | None
     ) -> GivenRows:
-        """Rows with what was named beside them."""
+        """Return the rows with their task, terminal, weight and group."""
         n = len(X)
         task, terminal, groups = (
-            None if beside[name] is None else column(beside[name], n, name) for name in ("task", "terminal", "groups")
+            None if columns[name] is None else column(columns[name], n, name) for name in ("task", "terminal", "groups")
         )
         return GivenRows(
             X,
@@ -344,7 +451,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             classes,
             np.zeros(n, dtype=np.int64) if task is None else task,
             terminal,
-            weights(beside["sample_weight"], n),
+            weights(columns["sample_weight"], n),
             groups,
             tuple(getattr(self, "feature_names_in_", ())) if preparation is None else preparation.feature_names,
             preparation,
@@ -364,6 +471,6 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         run.restore(alpha, models)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the running state, which holds the training rows."""
+        """Return the state without the run, which holds the training rows."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_session"}

@@ -1,7 +1,8 @@
-"""Estimators in the manner of scikit-learn: one model per task, learned under a budget, with a certificate.
+"""Classifier in the manner of scikit-learn: one model per task, trained within a budget, with a certificate.
 
-The name of every row's task (and, if known, terminal) goes beside ``X`` and ``y``. All else follows scikit-learn's
-rules, metadata routing included.
+Pass the name of every row's task (and, if known, its terminal) with ``X`` and ``y``. Everything else follows the rules
+of scikit-learn, including metadata routing. `rhfedmtl.estimators.base` has the fitting; this module adds class labels,
+probabilities and accuracy.
 """
 
 from __future__ import annotations
@@ -27,79 +28,98 @@ Array = npt.NDArray[Any]
 
 
 def _has_probabilities(estimator: Any) -> bool:
-    """Whether scores are log odds; scikit-learn wants an AttributeError that says why not."""
+    """Return True if scores are log odds; otherwise raise the AttributeError that scikit-learn expects."""
     if estimator.loss != "logistic":
         raise AttributeError(f"loss {estimator.loss!r} has no probabilities: use loss='logistic'")
     return True
 
 
 class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
-    """Linear classifiers, one per task, that share what they have in common, learned under a budget.
+    """Linear classifiers, one per task, that share the common part of all tasks, trained within a budget.
 
     Parameters
     ----------
-    budget
-        Hard limits: ``{"energy": 1400}``, or text as ``"energy=1400,time=60"``. Without one, learning goes on until
+    budget : mapping or str, optional
+        Hard limits, such as ``{"energy": 1400}`` or ``"energy=1400,time=60"``. Without a budget, training stops at
         ``tol``.
-    cost
-        Prices, as ``"energy=0.1,10"`` (a row visited, a round of a station), a table or a TOML file. Energy has these
-        prices unless told.
-    privacy
-        Bound on what anybody learns of a terminal, as ``"epsilon=1,delta=1e-6"``: only clipped updates and one
-        certificate leave it, hidden in noise. Rows are then scaled by ``unit``.
-    algorithm
-        ``rhfedmtl``, or another by name.
-    loss
+    cost : str, mapping or path, optional
+        Prices, such as ``"energy=0.1,10"`` (a local step, a round of a station), a mapping, or a TOML file. By default,
+        energy has these prices.
+    privacy : str or mapping, optional
+        Bound on the privacy loss of a terminal, such as ``"epsilon=1,delta=1e-6"``. Only clipped updates and a single
+        certificate leave a terminal, hidden in noise. Rows are then scaled by ``unit``.
+    algorithm : str, default="rhfedmtl"
+        Name of the algorithm.
+    loss : str, default="smoothed-hinge"
         ``smoothed-hinge``, ``hinge``, ``squared-hinge``, ``logistic`` or ``squared``. Only ``logistic`` has
         `predict_proba`.
-    relationship
-        How tasks are coupled: ``mean``, ``none``, ``learned``, ``graph`` or ``clusters``.
-    lambda1, lambda2
-        Weights of each model's norm, and of the coupling. ``lambda2`` that is not given is chosen on training rows
-        held out (`fit` has ``groups``); under a budget in the first rounds, at no cost beyond them, and without groups
-        only upwards from 0.01. ``"auto"`` goes either way; ``lambda1="auto"`` with it chooses both. The weights
-        of the fit are in ``lambda1_`` and ``lambda2_``, the trials in ``regularisation_``.
-    scale
-        ``standard-auto``, ``standard-unit``, ``standard-rms``, ``standard``, ``unit`` or ``none``; by default
-        ``standard-auto``: standardised, then rows of norm 1 where there are more than 16 features, else in the mean.
-    intercept
-        Whether models have one.
-    policy, local_steps, station_rounds
-        How much work a round gets: a policy by name, or fixed numbers where the algorithm takes them.
-    options
-        More settings of algorithms by name, as ``{"merge": "add"}``; those of `Options`.
-    n_terminals
-        Terminals that the rows of each task are shared out to at random, where `fit` is not told.
-    tol
-        Learning stops once the relative duality gap is this small, even if budget is left.
-    max_rounds
-        Most rounds of one `fit` or `resume`.
-    class_weight
-        Weights of classes by name, or None; with ``"balanced"`` all classes of a task weigh the same in its loss.
-    warm_start
-        Start the next `fit` from the dual variables of the last one, row by row.
-    random_state
-        Seed of the order in which rows are visited and of sharing them out.
-    n_jobs
-        Threads; they do not change a number.
-    verbose
-        1 prints a line for each round; in a notebook it is one bar, of what is spent.
+    relationship : str, default="mean"
+        Coupling of tasks: ``mean``, ``none``, ``learned``, ``graph`` or ``clusters``.
+    lambda1 : float or "auto"
+        Regularisation of each model. ``"auto"`` needs ``lambda2="auto"`` and chooses both.
+    lambda2 : float or "auto", optional
+        Weight of the coupling. By default, it is chosen on held-out training rows (`fit` takes ``groups``). With a
+        budget, the first rounds choose it at no extra cost; without groups the choice can only exceed 0.01. With
+        ``"auto"`` it can also fall below 0.01.
+    scale : str, optional
+        ``standard-auto``, ``standard-unit``, ``standard-rms``, ``standard``, ``unit`` or ``none``. Default:
+        ``standard-auto``, which standardises features and then scales rows to norm 1 (with more than 16 features) or to
+        mean norm 1 (with fewer).
+    intercept : bool, default=True
+        If True, models have an intercept.
+    policy : str, optional
+        Policy that chooses H and K, by name.
+    local_steps : int, optional
+        Fixed number H of local steps, for algorithms that accept it.
+    station_rounds : int, optional
+        Fixed number K of station rounds, for algorithms that accept it.
+    options : mapping, optional
+        Further settings of algorithms by name (those of `Options`), such as ``{"merge": "add"}``.
+    n_terminals : int, default=1
+        Terminals per task if `fit` gets no ``terminal``; rows are split over them at random.
+    tol : float, default=1e-3
+        Stop once the relative duality gap is this small, even if budget remains.
+    max_rounds : int, default=2000
+        Largest number of rounds of a `fit` or `resume`.
+    class_weight : mapping or "balanced", optional
+        Weights of classes by name. With ``"balanced"``, all classes of a task have the same weight in its loss.
+    warm_start : bool, default=False
+        Start the next `fit` from the dual variables of the last fit, row by row.
+    random_state : int, RandomState or None
+        Seed for the order of rows and for splitting them over terminals.
+    n_jobs : int, optional
+        Threads. They change no result.
+    verbose : int, default=0
+        1 prints a line for each round; a notebook shows a bar with the amount spent.
 
     Attributes
     ----------
-    classes_, tasks_
-        Labels, and names of tasks, in order.
-    coef_, intercept_
-        Models by task (task, column, feature), for rows after scaling.
-    models_
-        All of that with the scaling, as `TaskModels`: predicts, saves, exports.
-    certificate_, ledger_, plan_, relationship_, history_
-        How good the models are, what was spent, what was done, how tasks are related, and round by round.
-    lambda1_, lambda2_, regularisation_
-        The weights of the fit, and a `SelectionRecord` of their choice. A method that couples no tasks has no
-        ``lambda2_``; ``chosen`` is empty if you gave all weights.
-    n_iter_
-        Rounds done.
+    classes_ : ndarray
+        Class labels, in order.
+    tasks_ : ndarray
+        Names of tasks, in order.
+    coef_ : ndarray of shape (n_tasks, n_columns, n_features)
+        Weights of the models, for scaled rows.
+    intercept_ : ndarray of shape (n_tasks, n_columns)
+        Intercepts of the models.
+    models_ : TaskModels
+        Models with their scaling; they can predict, save and export.
+    certificate_ : Certificate
+        Objective, dual value and gap.
+    ledger_ : Ledger
+        Spending of every tier.
+    plan_ : Work
+        Policy, H of every round, numbers of rounds, and the reason why training stopped.
+    relationship_ : object
+        Relationship of the tasks after training.
+    history_ : list
+        Progress of every round.
+    lambda1_, lambda2_ : float
+        Weights of the fit. A method without coupling has no ``lambda2_``.
+    regularisation_ : SelectionRecord
+        Record of the choice of weights; ``chosen`` is empty if you gave all weights.
+    n_iter_ : int
+        Number of rounds.
     """
 
     __metadata_request__predict_proba = {"task": True}  # noqa: RUF012
@@ -158,7 +178,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         self.class_weight = class_weight
 
     def _labels(self, y: Array, task: Any, sample_weight: Any) -> tuple[Array, Array, Any]:
-        """Numbers of classes, the classes, and weights of the rows by their classes."""
+        """Return class codes, the classes, and the weights of the rows including class weights."""
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
@@ -166,7 +186,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         if self.class_weight is not None:
             weight = weights(sample_weight, len(y))
             if task is not None and isinstance(self.class_weight, str) and self.class_weight == "balanced":
-                # Balanced within each task.
+                # Balance the classes within each task, not over all tasks.
                 by_class = class_weights(codes, np.unique(column(task, len(y), "task"), return_inverse=True)[1])
             else:
                 by_class = np.asarray(compute_sample_weight(self.class_weight, y))
@@ -174,27 +194,96 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         return codes, classes, sample_weight
 
     def predict(self, X: Any, task: Any = None) -> Array:
-        """Class of every row, by the model of its task."""
+        """Return the class of every row by the model of its task.
+
+        Parameters
+        ----------
+        X : array-like or dataframe of shape (n_samples, n_features)
+            Rows.
+        task : str or array-like of shape (n_samples,), optional
+            Task of each row, or of all rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Predicted classes.
+        """
         scores = self._scores(X, task)
         return self.models_.labels(scores)
 
     def decision_function(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """Score of every row; of every class where there are more than two."""
+        """Return the score of every row; with more than two classes, a score for every class.
+
+        Parameters
+        ----------
+        X : array-like or dataframe of shape (n_samples, n_features)
+            Rows.
+        task : str or array-like of shape (n_samples,), optional
+            Task of each row, or of all rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            Scores.
+        """
         scores = self._scores(X, task)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """σ(score); several classes were learned one against the rest, and their odds are divided by their sum."""
+        """Return class probabilities σ(score); more than two classes are one-vs-rest, divided by their sum.
+
+        Parameters
+        ----------
+        X : array-like or dataframe of shape (n_samples, n_features)
+            Rows.
+        task : str or array-like of shape (n_samples,), optional
+            Task of each row, or of all rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities.
+        """
         scores = self._scores(X, task)
         return self.models_.probabilities(scores)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """Logarithm of `predict_proba`."""
+        """Return the logarithm of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like or dataframe of shape (n_samples, n_features)
+            Rows.
+        task : str or array-like of shape (n_samples,), optional
+            Task of each row, or of all rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Logarithms of probabilities.
+        """
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X, task)))
 
     def score(self, X: Any, y: Any, *, sample_weight: Any = None, task: Any = None) -> float:
-        """Share of all rows predicted right."""
+        """Return the accuracy over all rows.
+
+        Parameters
+        ----------
+        X : array-like or dataframe of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,)
+            True labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of rows.
+        task : str or array-like of shape (n_samples,), optional
+            Task of each row, or of all rows.
+
+        Returns
+        -------
+        float
+            Share of correct predictions.
+        """
         return float(accuracy_score(y, self.predict(X, task), sample_weight=sample_weight))

@@ -1,4 +1,7 @@
-"""Parameters of an estimator as method, settings and budget of a run; an error names a parameter that does not fit."""
+"""Turn the parameters of an estimator into the method, settings and budget of a run.
+
+`TaskEstimator.fit` calls `prepare`. A parameter that does not fit raises a `ConfigError` that names it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from rhfedmtl.training.snapshot import Before
 LAST_SEED = 2**64 - 1
 PLAIN = (str, int, float, bool, dict, list, tuple, type(None))
 Estimator = Any
-"""`TaskEstimator`, which imports this module."""
+"""A `TaskEstimator`; that module imports this one, so the type cannot be imported here."""
 
 
 class Prepared(NamedTuple):
@@ -73,7 +76,7 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
     if unheeded := [name for name in unheeded if name in (estimator.options or {})]:
         raise ConfigError(f"options={estimator.options!r}: {no_effect(algorithm, unheeded, options)}")
     if is_yardstick(algorithm) and estimator.budget is not None:
-        raise ConfigError(f"algorithm {algorithm!r} is a yardstick that knows no budget: leave the budget out")
+        raise ConfigError(f"algorithm {algorithm!r} is a baseline without a budget: leave the budget out")
     if estimator.warm_start and not isinstance(built.method, DualMethod):
         raise ConfigError(f"algorithm {algorithm!r} has no dual variables to start from: leave warm_start out")
     # 2. Settings and budget.
@@ -93,8 +96,8 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
     if estimator.privacy:
         if "auto" in (estimator.lambda1, estimator.lambda2) or estimator.warm_start:
             raise ConfigError(
-                f"privacy={estimator.privacy!r}: weights that are chosen on rows, and dual variables of an earlier "
-                "fit, tell more than it allows; give the weights as numbers, and leave warm_start out"
+                f"privacy={estimator.privacy!r}: weights chosen on rows, and dual variables of an earlier fit, reveal "
+                "more than this bound allows; give the weights as numbers, and leave warm_start out"
             )
         bound = estimator.privacy
         text = ",".join(f"{name}={value}" for name, value in bound.items()) if isinstance(bound, Mapping) else bound
@@ -124,12 +127,14 @@ def origin_of(estimator: Estimator, seed: int, plan: PrivatePlan | None) -> dict
 def _options(estimator: Estimator) -> Options:
     """Return the parameters as options; weights that are still to be chosen have their defaults."""
     if not isinstance(estimator.options, Mapping | None):
-        raise ConfigError(f"options={estimator.options!r} is no table: give settings by name, as in {{'merge': 'add'}}")
-    more, own = dict(estimator.options or {}), set(estimator.get_params(deep=False)) | {"loss"}
-    names = [name for name in option_kinds() if name not in own]
-    for name in more:
-        if name in own:
-            raise ConfigError(f"options={estimator.options!r}: {name} is a parameter of its own")
+        raise ConfigError(
+            f"options={estimator.options!r} is no mapping: give settings by name, as in {{'merge': 'add'}}"
+        )
+    settings, parameters = dict(estimator.options or {}), set(estimator.get_params(deep=False)) | {"loss"}
+    names = [name for name in option_kinds() if name not in parameters]
+    for name in settings:
+        if name in parameters:
+            raise ConfigError(f"options={estimator.options!r}: {name} is a parameter of the estimator")
         if name not in names:
             raise ConfigError(f"options={estimator.options!r}: no setting {name!r}{nearest(name, names)}")
     return Options.of(
@@ -140,17 +145,17 @@ def _options(estimator: Estimator) -> Options:
         policy=estimator.policy,
         local_steps=estimator.local_steps,
         station_rounds=estimator.station_rounds,
-        **more,
+        **settings,
     )
 
 
 def _weights(estimator: Estimator) -> dict[str, float]:
     """Return λ1 and λ2; an open weight has its default."""
     weights = {}
-    for name, usual in USUAL.items():
+    for name, default in USUAL.items():
         value = getattr(estimator, name)
         try:
-            weights[name] = usual if value is None or (isinstance(value, str) and value == "auto") else float(value)
+            weights[name] = default if value is None or (isinstance(value, str) and value == "auto") else float(value)
         except (TypeError, ValueError):
             raise ConfigError(f"{name}={value!r} is neither a number nor 'auto'") from None
     return weights
@@ -181,8 +186,8 @@ def _choice(
     present = _weights(estimator)
     if (ledger := _ledger(estimator)).budget:
         last = getattr(estimator, "_learned_with", None)
-        if estimator.warm_start and last is not None:  # duals go on, and weights
-            return SelectionRecord({name: last[name] for name in auto}, "as in the fit before", {}, []), None
+        if estimator.warm_start and last is not None:  # A warm start keeps the weights with the duals.
+            return SelectionRecord({name: last[name] for name in auto}, "as in the previous fit", {}, []), None
         problem = WeightProblem(built, federation, settings, ledger, auto)
         return within_budget(problem, present)
     return on_folds(built, federation, settings, auto, present["lambda1"]), None

@@ -1,4 +1,9 @@
-"""From the arrays that an estimator is given to a federation: rows by task and terminal, and their weights."""
+"""Sort the arrays that an estimator gets into a federation of tasks and terminals.
+
+`TaskEstimator.fit` uses `features_of` for dataframes, `gather` to build the federation, and the checks in between.
+`Places` remembers where each row went, so a warm start can return the dual variables to their rows. Invalid rows raise
+a `DataError` that names the row or the column.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +28,9 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class GivenRows:
-    """What an estimator learns from; ``y`` holds codes into ``classes``, or numbers where there are none.
+    """Training rows of an estimator; ``y`` has codes into ``classes``, or numbers if ``classes`` is empty.
 
-    Terminals and groups of different tasks are different ones, whatever their names.
+    Terminals and groups of different tasks are different, even with equal names.
     """
 
     X: Array
@@ -40,7 +45,10 @@ class GivenRows:
 
 
 class WarmDuals(NamedTuple):
-    """Dual variables by row as it was given, per unit of weight: feasible for any X, λ, relationship and weights."""
+    """Dual variables in the order of the user's rows, per unit of weight.
+
+    They are feasible for any X, λ, relationship and weights.
+    """
 
     loss: Loss
     targets: Float64Array
@@ -49,9 +57,10 @@ class WarmDuals(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """How a federation came about: its row i is row ``order[i]`` of the ``n_rows`` given; those of weight 0 are gone.
+    """Order of the rows in a federation: its row i is row ``order[i]`` of the user's ``n_rows`` rows.
 
-    ``tasks`` are the names as given, ``targets`` and ``weight`` those of the federation's rows.
+    Rows of weight 0 are missing in the federation. ``tasks`` has the user's names of tasks; ``targets`` and ``weight``
+    belong to the federation's rows.
     """
 
     order: IntArray
@@ -61,50 +70,55 @@ class Places:
     weight: Float64Array
 
     def duals(self, loss: Loss, alpha: Float64Array) -> WarmDuals:
-        """Dual variables of the federation's rows, by the rows as given."""
-        known = WarmDuals(loss, np.zeros((self.n_rows, alpha.shape[1])), np.zeros((self.n_rows, alpha.shape[1])))
-        known.targets[self.order] = self.targets
-        known.alpha[self.order] = alpha / self.weight[:, None]
-        return known
+        """Return the dual variables of the federation's rows in the order of the user's rows."""
+        duals = WarmDuals(loss, np.zeros((self.n_rows, alpha.shape[1])), np.zeros((self.n_rows, alpha.shape[1])))
+        duals.targets[self.order] = self.targets
+        duals.alpha[self.order] = alpha / self.weight[:, None]
+        return duals
 
-    def start(self, loss: Loss, known: WarmDuals) -> Float64Array | None:
-        """Dual variables to start from: rows by their place, at 0 where the label changed; None under another loss."""
-        if loss != known.loss or type(loss) is not type(known.loss) or known.alpha.shape[1] != self.targets.shape[1]:
+    def start(self, loss: Loss, duals: WarmDuals) -> Float64Array | None:
+        """Return dual variables to start from: by row, and 0 if the label changed. Return None under another loss."""
+        if loss != duals.loss or type(loss) is not type(duals.loss) or duals.alpha.shape[1] != self.targets.shape[1]:
             return None
         alpha = np.zeros_like(self.targets)
-        there = self.order < len(known.alpha)
-        old = self.order[there]
-        same = known.targets[old] == self.targets[there] if loss.classifier else True
-        alpha[there] = np.where(same, known.alpha[old] * self.weight[there, None], 0.0)
+        existing = self.order < len(duals.alpha)
+        old = self.order[existing]
+        same = duals.targets[old] == self.targets[existing] if loss.classifier else True
+        alpha[existing] = np.where(same, duals.alpha[old] * self.weight[existing, None], 0.0)
         return alpha
 
 
 def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation, Places]:
-    """Sort rows by task and terminal; without terminals, share each task out evenly to ``n_terminals`` (or fewer)."""
+    """Sort rows by task and terminal, and return the federation and the places of its rows.
+
+    Without terminals, each task is split evenly over ``n_terminals`` terminals, or fewer if it has fewer rows.
+    """
     n_terminals = whole("n_terminals", n_terminals)
-    kept = np.arange(len(rows.y)) if rows.weight is None else np.flatnonzero(rows.weight > 0.0)
+    positive = np.arange(len(rows.y)) if rows.weight is None else np.flatnonzero(rows.weight > 0.0)
     tasks, task = np.unique(rows.task, return_inverse=True)
-    gone = np.flatnonzero(np.bincount(task[kept], minlength=len(tasks)) == 0)
-    if len(gone):
-        raise DataError(f"all rows of task {str(tasks[gone[0]])!r} have weight zero: leave the task out")
-    task = task[kept]
+    empty = np.flatnonzero(np.bincount(task[positive], minlength=len(tasks)) == 0)
+    if len(empty):
+        raise DataError(f"all rows of task {str(tasks[empty[0]])!r} have weight zero: leave the task out")
+    task = task[positive]
     if rows.terminal is None:
         terminal = np.zeros(len(task), dtype=np.int64)
         for b, name in enumerate(tasks.tolist()):
-            here = np.flatnonzero(task == b)
-            together = TaskRows(str(name), np.zeros(len(here), dtype=np.int64))
-            terminal[here] = Iid().assign(together, min(n_terminals, len(here)), np.random.default_rng([seed, b]))
+            members = np.flatnonzero(task == b)
+            task_rows = TaskRows(str(name), np.zeros(len(members), dtype=np.int64))
+            terminal[members] = Iid().assign(
+                task_rows, min(n_terminals, len(members)), np.random.default_rng([seed, b])
+            )
     else:
-        terminal = np.unique(rows.terminal[kept], return_inverse=True)[1]
+        terminal = np.unique(rows.terminal[positive], return_inverse=True)[1]
     order = np.lexsort((terminal, task))
     pairs, sizes = np.unique(np.column_stack([task, terminal]), axis=0, return_counts=True)
-    y = rows.y[kept].astype(np.int32 if len(rows.classes) else np.float64)
+    y = rows.y[positive].astype(np.int32 if len(rows.classes) else np.float64)
     weight = None
-    if rows.weight is not None:  # mean 1 in every task, so that its loss is a weighted mean
-        weight = rows.weight[kept]
+    if rows.weight is not None:  # Weights get mean 1 in every task, because its loss is a weighted mean.
+        weight = rows.weight[positive]
         weight = np.asarray(weight * (np.bincount(task) / np.bincount(task, weight))[task])[order]
     federation = Federation.untested(
-        rows.X[kept[order]],
+        rows.X[positive[order]],
         y[order],
         offsets(sizes),
         offsets(np.bincount(pairs[:, 0], minlength=len(tasks))),
@@ -113,29 +127,29 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
         feature_names=rows.feature_names,
         sample_weight=weight,
         origin=Origin("arrays", "given in memory", "the user's own"),
-        group=None if rows.group is None else np.unique(rows.group[kept][order], return_inverse=True)[1],
+        group=None if rows.group is None else np.unique(rows.group[positive][order], return_inverse=True)[1],
         preparation=rows.preparation,
         terminals_drawn=rows.terminal is None,
     )
-    given = federation.sample_weight
-    weight = np.ones(len(order)) if given is None else np.asarray(given, dtype=np.float64)
-    return federation, Places(kept[order], len(rows.y), tasks, federation.targets(), weight)
+    sample_weight = federation.sample_weight
+    weight = np.ones(len(order)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    return federation, Places(positive[order], len(rows.y), tasks, federation.targets(), weight)
 
 
 def whole(name: str, value: Any) -> int:
-    """A parameter that counts something, from 1 on."""
+    """Return a parameter as an integer; refuse values that are not an integer of at least 1."""
     if not isinstance(value, int | float | np.number) or not value >= 1 or not float(value).is_integer():
         raise ConfigError(f"{name} must be at least 1 and a whole number, got {value!r}")
     return int(value)
 
 
 def is_frame(X: Any) -> bool:
-    """Whether it is a frame of pandas or Polars with a row at least."""
+    """Return True if X is a pandas or Polars frame with at least one row."""
     return hasattr(X, "columns") and hasattr(X, "to_numpy") and len(X) > 0
 
 
 def features_of(X: Any) -> tuple[Any, Preparation | None]:
-    """Rows as they are, or, of a frame with gaps or texts, the features made of them and how."""
+    """Return the rows and, for a frame with missing values or text, the preparation that encodes it."""
     if type(X).__name__ == "LazyFrame":
         raise DataError("X is a LazyFrame, which has no rows yet: collect() it first")
     if not is_frame(X):
@@ -154,28 +168,28 @@ def features_of(X: Any) -> tuple[Any, Preparation | None]:
     return preparation.encode(coded, spelled), preparation
 
 
-def column(values: Any, n_rows: int, what: str) -> Array:
-    """Names of tasks or terminals, one for each row: text, numbers or truth values, and none of them missing."""
+def column(values: Any, n_rows: int, noun: str) -> Array:
+    """Return the names of tasks or terminals of all rows: text, numbers or truth values, without missing values."""
     array = np.asarray(values)
     if array.shape == (n_rows, 1):
         array = array[:, 0]
     if array.shape != (n_rows,):
-        found = f"is {values!r}" if array.ndim == 0 else f"has shape {array.shape}"
-        raise DataError(f"{what} {found} for {n_rows} rows: name the {what} of every row")
+        problem = f"is {values!r}" if array.ndim == 0 else f"has shape {array.shape}"
+        raise DataError(f"{noun} {problem} for {n_rows} rows: name the {noun} of every row")
     if array.dtype.kind not in "biu":
-        _refuse_gaps(values, what)
+        _refuse_gaps(values, noun)
     if array.dtype.kind in "biuU":
         return array
-    if array.dtype.kind in "mM":  # dates of pandas 2 would turn into whole numbers
-        raise DataError(f"{what} holds the date {array[0]!s}: use text or numbers")
-    known = array.tolist()
+    if array.dtype.kind in "mM":  # NumPy would turn dates of pandas 2 into integers.
+        raise DataError(f"{noun} holds the date {array[0]!s}: use text or numbers")
+    values_list = array.tolist()
     if array.dtype.kind == "f":
         return array
-    if all(isinstance(value, int | float | np.number) for value in known):
-        return np.array(known)
-    if not all(isinstance(value, str) for value in known):
-        found = "mixes types, as" if len({type(value) for value in known}) > 1 else "holds"
-        raise DataError(f"{what} {found} {known[0]!r}: use text or numbers for all of them")
+    if all(isinstance(value, int | float | np.number) for value in values_list):
+        return np.array(values_list)
+    if not all(isinstance(value, str) for value in values_list):
+        problem = "mixes types, as" if len({type(value) for value in values_list}) > 1 else "holds"
+        raise DataError(f"{noun} {problem} {values_list[0]!r}: use text or numbers for all of them")
     return array.astype(np.str_)
 
 
@@ -194,30 +208,30 @@ def check_index(X: Any, **columns: Any) -> None:
 
 
 def labelled(y: Any) -> Any:
-    """Labels as they are; scikit-learn sees the gaps among numbers, and no others."""
+    """Return the labels unchanged, and refuse missing values that scikit-learn does not notice."""
     array = np.asarray(y)
     if array.dtype.kind in "OU" and (array.ndim == 1 or array.shape[1:] == (1,)):
         _refuse_gaps(y, "label")
     return y
 
 
-def _refuse_gaps(values: Any, what: str) -> None:
-    """Name the first row that has none: of the values as given, as NumPy makes texts of all beside a text."""
-    known = np.asarray(values, dtype=object).ravel().tolist()
-    # NaN and NaT differ from themselves; pandas' NA will not say.
-    missing = (i for i, value in enumerate(known) if value is None or (value == value) is not True)  # noqa: PLR0124
+def _refuse_gaps(values: Any, noun: str) -> None:
+    """Raise an error for the first missing value; it reads the original values, because NumPy turns them into text."""
+    originals = np.asarray(values, dtype=object).ravel().tolist()
+    # NaN and NaT differ from themselves, and a comparison of pandas' NA gives NA.
+    missing = (i for i, value in enumerate(originals) if value is None or (value == value) is not True)  # noqa: PLR0124
     if (first := next(missing, None)) is not None:
-        raise DataError(f"row {first} has no {what}: fill it, or drop the row")
+        raise DataError(f"row {first} has no {noun}: fill it, or drop the row")
 
 
 def weights(values: Any, n_rows: int) -> Float64Array | None:
-    """Weights of rows: finite, not negative, not all zero; a number stands for all."""
+    """Return the weights of rows: finite, not negative, not all zero; a number applies to all rows."""
     if values is None:
         return None
     array = np.asarray(values, dtype=np.float64)
     array = np.full(n_rows, float(array)) if array.ndim == 0 else array
     if array.shape != (n_rows,):
-        raise DataError(f"sample_weight has shape {array.shape} for {n_rows} rows: give one number for each")
+        raise DataError(f"sample_weight has shape {array.shape} for {n_rows} rows: give a number for each row")
     bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0.0)))
     if len(bad):
         raise DataError(f"row {bad[0]} has the weight {array[bad[0]]}: weights are finite and not negative")

@@ -123,7 +123,7 @@ class SelectionRecord:
         chosen = ", ".join(f"{name} {value:.3g}" for name, value in self.chosen.items())
         spent = ", ".join(f"{name} {amount:,.4g}" for name, amount in self.spent.items() if amount)
         checks = f"{len(self.tried)} check{'' if len(self.tried) == 1 else 's'}"
-        trials = f"{100 // FOLDS} % of the rows until {spent}, {checks}" if spent else f"{len(self.tried)} trials"
+        trials = f"{checks}, {spent}" if spent else f"{len(self.tried)} trials"
         return f"{chosen} ({self.why}; {trials})" if self.tried else f"{chosen} ({self.why})"
 
 
@@ -216,7 +216,7 @@ def within_budget(
         try:
             why = early.learn(watch)
         except (BudgetError, DivergenceError) as error:
-            early.tried, why = [], f"as usual: the first rounds failed ({error})"
+            early.tried, why = [], f"default: the first rounds failed ({error})"
     chosen = {name: early.weights[name] if early.tried else current[name] for name in problem.auto}
     return SelectionRecord(chosen, why, early.spent(), early.tried), early.before()
 
@@ -271,7 +271,7 @@ def on_folds(
     choice = choose(built.regroup(federation), built.method, lambda1=path, settings=settings, judged=federation)
     chosen = {name: float(getattr(choice, name)) for name in auto}
     tried = [WeightTrial(t.lambda1, t.lambda2, t.score, t.effort.rounds) for t in choice.trials]
-    return SelectionRecord(chosen, f"the best on folds{choice.edge}", {}, tried)
+    return SelectionRecord(chosen, f"best on folds{choice.edge}", {}, tried)
 
 
 class HeldOutRows(NamedTuple):
@@ -318,17 +318,17 @@ class _FirstRounds:
         """Return the reason why no weights can be chosen, or an empty text; prepare the run if they can."""
         faults = Faults.parse(self.problem.faults, self.problem.settings.seed)
         if int(self.mask.sum()) < LEAST_ROWS:
-            return f"as usual: fewer than {LEAST_ROWS} rows can be held out"
+            return f"default: fewer than {LEAST_ROWS} rows can be held out"
         if faults.moves or faults.churn or faults.late_rows:
-            return "as usual: terminals or rows come and go"
+            return "default: terminals or rows come and go"
         if not execution.entry.keeps_checkpoints:
-            return f"as usual: engine {execution.engine} cannot continue after rounds without some of the rows"
+            return f"default: engine {execution.engine} cannot continue after rounds without some of the rows"
         self.run = self._make(faults)
         self.portion = {name: CHECK_SHARE * limit for name, limit in self.problem.ledger.budget.items()}
         for name, price in self._pass_price().items():
             limit = self.problem.ledger.budget.get(name, np.inf)
             if LEAST_PASSES * price > limit:
-                return f"as usual: the budget pays for fewer than {LEAST_PASSES:g} passes"
+                return f"default: the budget pays for fewer than {LEAST_PASSES:g} passes"
             if name in self.portion and price > 0.0:
                 self.portion[name] = min(self.portion[name], CHECK_PASSES * price)
         return ""
@@ -371,7 +371,7 @@ class _FirstRounds:
                 break
             if run.state.round >= self.problem.settings.max_rounds:
                 self.tried = []
-                return "as usual: the limit on rounds leaves no round for the held-out rows"
+                return "default: the limit on rounds leaves no round for the held-out rows"
             if not _can_inspect(run) or (self.tried and self.tried[-1].rounds == run.state.round):
                 break
             better = self._preferred(run, held_out)
@@ -384,11 +384,15 @@ class _FirstRounds:
                 break
         if not self.tried:
             why = "the run was stopped before its first" if ended else "the budget does not pay for a"
-            return f"as usual: {why} check on held-out rows"
+            return f"default: {why} check on held-out rows"
         assert isinstance(run.network, InProcess)
         run.network.set_sizes(self.data.sizes)
         self._reweigh(run)
-        return "chosen on held-out rows" if changes else "as usual: no other value is clearly better on held-out rows"
+        return (
+            f"chosen on {100 // FOLDS} % held-out rows"
+            if changes
+            else "default: no other value is clearly better on held-out rows"
+        )
 
     def _reweigh(self, run: Run) -> None:
         assert isinstance(run.cloud, Cloud)
