@@ -58,9 +58,9 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     lambda1 : float or "auto"
         Regularisation of each model. ``"auto"`` needs ``lambda2="auto"`` and chooses both.
     lambda2 : float or "auto", optional
-        Weight of the coupling. By default, it is chosen on held-out training rows (`fit` takes ``groups``). With a
-        budget, the first rounds choose it at no extra cost; without groups the choice can only exceed 0.01. With
-        ``"auto"`` it can also fall below 0.01.
+        Weight of the coupling. By default, it is chosen on held-out training rows (`fit` takes ``groups``); with a
+        budget, the first rounds do so at no extra cost. ``"auto"`` makes the choice also with more than ten million
+        numbers in ``X``, for which the default is 0.01.
     scale : str, optional
         ``standard-auto``, ``standard-unit``, ``standard-rms``, ``standard``, ``unit`` or ``none``. Default:
         ``standard-auto``, which standardises features and then scales rows to norm 1 (with more than 16 features) or to

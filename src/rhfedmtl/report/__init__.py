@@ -1,4 +1,9 @@
-"""A report of results: one HTML file that opens anywhere, and figures for a paper."""
+"""Write a report of results: a single HTML file that opens anywhere, and figures for a paper.
+
+The command ``report`` and notebooks call `write`. It reads the records of studies and runs in a folder (`folder`),
+turns each study into a chapter (`sections`, `tables`, `views`, `words`), and writes the page (`page`) and the figures
+(`figures`). It never computes a run again. A folder without records raises a `ConfigError`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,10 @@ from rhfedmtl.studies import cost_figure
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """Where a report is, and what went into it; ``refused`` runs, or those that diverged, are not among the others."""
+    """Paths of a report, and the numbers of its studies and runs.
+
+    ``refused`` counts refused and diverged runs; ``runs`` does not include them.
+    """
 
     path: Path
     figures: tuple[Path, ...]
@@ -29,7 +37,22 @@ class WrittenReport:
 
 
 def write(folder: Path, out: Path | None = None, *, draw: bool = True) -> WrittenReport:
-    """Make a report of a folder; with ``draw``, also every chart as a file for a paper."""
+    """Write a report of a folder, and with ``draw`` every chart as a file for a paper.
+
+    Parameters
+    ----------
+    folder : Path
+        Output folder of `reproduce`, `compare` or `train`.
+    out : Path, optional
+        File of the report, or a folder for it. Default: report.html in ``folder``.
+    draw : bool
+        Also write the charts as SVG to the folder figures.
+
+    Returns
+    -------
+    WrittenReport
+        Paths and counts.
+    """
     results, curves = read(folder), cost_figure.load(folder)
     if not (results or curves):
         raise ConfigError(
@@ -39,30 +62,30 @@ def write(folder: Path, out: Path | None = None, *, draw: bool = True) -> Writte
     styles = Styles()
     results.sort(key=lambda result: _rank(result.study.name))
     chapters = [chapter(result, styles) for result in results] + ([theory(curves)] if curves else [])
-    chapters.sort(key=lambda each: _rank(each.name))
+    chapters.sort(key=lambda entry: _rank(entry.name))
     chapters += across(results)
-    known = {run: ran for result in results for run, ran in result.ran().items()}
-    runs, refused = sum(known.values()), len(known) - sum(known.values())
+    ran_by_name = {run: ran for result in results for run, ran in result.ran().items()}
+    runs, refused = sum(ran_by_name.values()), len(ran_by_name) - sum(ran_by_name.values())
     out = folder / "report.html" if out is None else out
     out = out if out.suffix else out / "report.html"
     _write(out, page(chapters, title=_title(chapters), made=_made(len(results), runs, refused)))
     drawn: list[Path] = []
     if draw:
-        drawn = [path for each in chapters for path in figures.save(each.charts, out.parent / "figures", each.name)]
+        drawn = [path for part in chapters for path in figures.save(part.charts, out.parent / "figures", part.name)]
     return WrittenReport(out, tuple(drawn), len(results), runs, refused)
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """Tables of the paper first, then its figures, then the rest."""
+    """Return the sort key of a study: tables of the paper first, then its figures, then the rest."""
     return next((i for i, kind in enumerate(("table", "fig")) if name.startswith(kind)), 2), name
 
 
 def _title(chapters: list[Chapter]) -> str:
-    return chapters[0].title if len(chapters) == 1 else "What the runs show"
+    return chapters[0].title if len(chapters) == 1 else "Results of the runs"
 
 
 def _made(studies: int, runs: int, refused: int) -> str:
-    """What the report was made from."""
+    """Return the counts and the version for the line above the title."""
     counts = [f"{studies} studies"] if studies > 1 else []
     counts += [how_many(runs, "run")] if runs else []
     counts += [f"{refused} refused or diverged"] if refused else []

@@ -1,4 +1,8 @@
-"""From the rounds of runs to curves: seeds laid side by side on a common grid, with their mean and its interval."""
+"""Turn the rounds of runs into curves over spending or rounds, and average them over seeds on a common grid.
+
+`views` draws the curves, and `choices` puts their values into the page. Values come from records; runs that were
+refused have none.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ from rhfedmtl.runs.records import Record, RoundTable
 
 Array = npt.NDArray[np.float64]
 GRID = 48
-"""Points of a curve: enough for the eye, few enough for a small file."""
+"""Points of a curve: smooth for the eye, and small in the file."""
 COLUMNS = 40
 
 
 class Curve(NamedTuple):
-    """Mean over seeds, and its interval, at each x."""
+    """Mean over seeds and its interval at each x."""
 
     x: list[float]
     y: list[Number]
@@ -30,16 +34,16 @@ class Curve(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Values of one run where they were measured."""
+    """Values of a run at the points where they were measured."""
 
     x: Array
     y: Array
 
 
 def trace(record: Record, column: str, kind: str | None, task: int | None = None) -> Trace | None:
-    """A metric (mean over tasks, or one task) or ``gap``, over what was spent of a type, or over rounds for None.
+    """Return a metric (mean over tasks, or of a task) or ``gap`` over the spending of a type, or over rounds.
 
-    None where the run was refused, or was measured at its end only.
+    ``kind`` is the type, or None for rounds. Return None if the run was refused, or was measured only at its end.
     """
     rounds = record.rounds
     if rounds is None or (kind is not None and kind not in rounds.spent):
@@ -58,14 +62,15 @@ def trace(record: Record, column: str, kind: str | None, task: int | None = None
 def _mean(values: Sequence[Number] | None, task: int | None) -> float:
     if values is None:
         return np.nan
-    known = [v for v in (values if task is None else [values[task]]) if v is not None]
-    return float(np.mean(known)) if known else np.nan
+    measured = [v for v in (values if task is None else [values[task]]) if v is not None]
+    return float(np.mean(measured)) if measured else np.nan
 
 
 def laid(traces: Sequence[Trace], grid: Array, *, ranked: bool = False) -> Curve:
-    """Seeds on a grid, from where every seed has a value; each holds its last one.
+    """Average the traces of seeds on a grid, from the first x at which every seed has a value.
 
-    Mean and its interval; or, ``ranked``, the median and the middle half of the seeds, for what spans powers of ten.
+    After its last measurement, a seed keeps its last value. The curve is the mean and its interval or, if ``ranked``,
+    the median and the middle half of the seeds, for values that span powers of ten.
     """
     start, end = max(t.x[0] for t in traces), max(t.x[-1] for t in traces)
     x = np.unique(np.concatenate([[start], grid[(grid > start) & (grid < end)], [end]]))
@@ -80,19 +85,21 @@ def laid(traces: Sequence[Trace], grid: Array, *, ranked: bool = False) -> Curve
 
 
 def grid(traces: Sequence[Trace]) -> Array:
-    """A common grid for curves that are shown together."""
+    """Return a common grid for curves in the same chart."""
     ends = np.array([t.x[-1] for t in traces])
-    few = np.unique(np.concatenate([t.x for t in traces]))
-    return few if len(few) <= GRID else np.linspace(float(min(t.x[0] for t in traces)), float(ends.max()), GRID)
+    measured = np.unique(np.concatenate([t.x for t in traces]))
+    return (
+        measured if len(measured) <= GRID else np.linspace(float(min(t.x[0] for t in traces)), float(ends.max()), GRID)
+    )
 
 
 def steps(many: Sequence[Record]) -> Curve | None:
-    """H over rounds, the median over terminals: mean over seeds, and the range over seeds, while half of them run."""
+    """Return H over rounds: mean and range over seeds of the median over terminals, while half of the seeds run."""
     return _over_rounds([record.result.local_steps for record in many if record.result])
 
 
 def station_rounds(many: Sequence[Record]) -> Curve | None:
-    """K over rounds, in the same manner: how many rounds a server iteration has."""
+    """Return K, the number of rounds of a server iteration, over rounds, as `steps` does for H."""
     tables = [record.rounds.cloud_round for record in many if record.rounds]
     counts = [Counter(table) for table in tables]
     return _over_rounds([[count[i] for i in table] for table, count in zip(tables, counts, strict=True)])
@@ -103,50 +110,50 @@ def _over_rounds(tables: Sequence[Sequence[float]]) -> Curve | None:
     if not rows:
         return None
     length = int(np.median([len(row) for row in rows]))
-    known = [(i + 1.0, np.array([row[i] for row in rows if len(row) > i])) for i in thinned(length, 2 * GRID)]
+    columns = [(i + 1.0, np.array([row[i] for row in rows if len(row) > i])) for i in thinned(length, 2 * GRID)]
     bounds = len(rows) > 1
     return Curve(
-        [x for x, _ in known],
-        [float(c.mean()) for _, c in known],
-        [float(c.min()) for _, c in known] if bounds else [],
-        [float(c.max()) for _, c in known] if bounds else [],
+        [x for x, _ in columns],
+        [float(c.mean()) for _, c in columns],
+        [float(c.min()) for _, c in columns] if bounds else [],
+        [float(c.max()) for _, c in columns] if bounds else [],
     )
 
 
 def answered(many: Sequence[Record]) -> tuple[float, float]:
-    """Terminals asked, and updates that arrived, in all rounds: means over seeds."""
-    found = [record.rounds for record in many if record.rounds]
-    asked = np.mean([np.sum(rounds.ordered) for rounds in found]) if found else 0.0
-    came = np.mean([np.sum(rounds.answered) for rounds in found]) if found else 0.0
-    return float(asked), float(came)
+    """Return the numbers of requested and of received updates in all rounds, as means over seeds."""
+    tables = [record.rounds for record in many if record.rounds]
+    requested = np.mean([np.sum(rounds.ordered) for rounds in tables]) if tables else 0.0
+    received = np.mean([np.sum(rounds.answered) for rounds in tables]) if tables else 0.0
+    return float(requested), float(received)
 
 
 def answered_by_station(rounds: RoundTable) -> tuple[list[str], list[list[Number]]]:
-    """Share of updates that arrived, station by station, over rounds taken together to at most ``COLUMNS``."""
-    asked, came = (np.array(counts, dtype=np.float64) for counts in (rounds.ordered, rounds.answered))
-    edges = np.unique(np.linspace(0, len(asked), min(COLUMNS, len(asked)) + 1).round().astype(int))
+    """Return the share of received updates of every station; rounds are merged to at most ``COLUMNS`` columns."""
+    requested, received = (np.array(counts, dtype=np.float64) for counts in (rounds.ordered, rounds.answered))
+    edges = np.unique(np.linspace(0, len(requested), min(COLUMNS, len(requested)) + 1).round().astype(int))
     names: list[str] = []
     columns: list[list[Number]] = []
     for first, last in pairwise(edges):
         names.append(f"{rounds.round[first]}")
-        total, got = asked[first:last].sum(axis=0), came[first:last].sum(axis=0)
-        columns.append([float(g / t) if t else None for g, t in zip(got, total, strict=True)])
+        total, arrived = requested[first:last].sum(axis=0), received[first:last].sum(axis=0)
+        columns.append([float(g / t) if t else None for g, t in zip(arrived, total, strict=True)])
     return names, [list(row) for row in zip(*columns, strict=True)]
 
 
 def bill(many: Sequence[Record]) -> dict[str, dict[str, float]]:
-    """What each tier took of each type: means over seeds."""
-    found = [record for record in many if record.bill]
+    """Return the spending of each tier on each type, as a mean over seeds."""
+    charged = [record for record in many if record.bill]
     sums: dict[str, dict[str, float]] = {}
-    for record in found:
+    for record in charged:
         for line in record.bill:
             tiers = sums.setdefault(line.type, {})
-            tiers[line.tier] = tiers.get(line.tier, 0.0) + line.amount / len(found)
+            tiers[line.tier] = tiers.get(line.tier, 0.0) + line.amount / len(charged)
     return sums
 
 
 def by_task(many: Sequence[Record], metric: str) -> Array | None:
-    """Metric by seed and task; None where tasks differ in number or are not known."""
+    """Return the metric by seed and task, or None if the numbers of tasks differ or are unknown."""
     rows = [record.by_task.get(metric, []) for record in many]
     if not rows or not all(rows) or len({len(row) for row in rows}) > 1:
         return None
@@ -154,5 +161,5 @@ def by_task(many: Sequence[Record], metric: str) -> Array | None:
 
 
 def same_tasks(many: Sequence[Record]) -> bool:
-    """Whether all seeds have the same tasks, so that a mean over seeds speaks of one task."""
+    """Return True if all seeds have the same tasks; only then can we average a task over seeds."""
     return len({tuple(record.tasks) for record in many}) == 1

@@ -1,4 +1,8 @@
-"""What a reader may choose in a report: budget, metric, seed, task. The page holds the values, a script draws them."""
+"""Data for the menus of a report: budget, metric, seed and task. The page holds the values, and script.js draws them.
+
+A study may put at most MOST_VALUES numbers into the page, so curves are thinned, and large studies keep only the mean
+over tasks.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +19,26 @@ from rhfedmtl.runs.records import Record
 from rhfedmtl.studies.study import StudyResult
 
 MOST_VALUES = 40_000
-"""Numbers that one study may bring into a page: about a quarter of a megabyte."""
+"""Numbers of a study in a page: about a quarter of a megabyte."""
 FEWEST = 8
-"""A curve with fewer points than this misleads: rather than that, tasks are left out and their mean is kept."""
+"""A curve with fewer points misleads; rather than that, we drop tasks and keep their mean."""
 GAP = "gap"
 
 
 Facts = dict[str, Any]
-"""Everything that can be shown, as the script reads it."""
+"""Data that the script reads."""
 
 
 def choices(result: StudyResult, styles: Styles) -> Facts | None:
-    """Curves of every run by place, seed, metric and task; None where no run was measured on its way."""
-    found = list(_runs(result))
-    if not any(record.rounds for _, _, record in found):
+    """Return the curves of every run by place, seed, metric and task; None if no run was measured before its end."""
+    runs = list(_runs(result))
+    if not any(record.rounds for _, _, record in runs):
         return None
-    metrics = _metrics(result, [record for _, _, record in found])
-    tasks = list(dict.fromkeys(name for _, _, record in found for name in record.tasks))
-    points, by_task = _room(found, len(metrics))
-    by_task = by_task and len({record.data.name for _, _, record in found}) == 1
-    seeds = sorted({record.configuration.seed for _, _, record in found})
+    metrics = _metrics(result, [record for _, _, record in runs])
+    tasks = list(dict.fromkeys(name for _, _, record in runs for name in record.tasks))
+    points, by_task = _room(runs, len(metrics))
+    by_task = by_task and len({record.data.name for _, _, record in runs}) == 1
+    seeds = sorted({record.configuration.seed for _, _, record in runs})
     names = list(result.labels)
     at, kinds = focus(result), [views.resource(result, place) for place in result.places]
     return {
@@ -56,7 +60,7 @@ def choices(result: StudyResult, styles: Styles) -> Facts | None:
                 [tasks.index(task) for task in record.tasks] if by_task else [],
                 *_curves(record, metrics, kinds[place], points, by_task=by_task),
             ]
-            for name, place, record in found
+            for name, place, record in runs
         ],
     }
 
@@ -70,35 +74,35 @@ def _runs(result: StudyResult) -> Iterator[tuple[str, int, Record]]:
 
 
 def _metrics(result: StudyResult, records: list[Record]) -> list[dict[str, Any]]:
-    """Those that were measured on the way, the study's own first; the certified gap last."""
-    seen = {name for record in records if record.rounds for name in record.rounds.metrics}
-    names = sorted(seen, key=lambda name: (name != result.study.metric, name))
+    """Return the metrics measured during the runs, the metric of the study first and the certified gap last."""
+    measured = {name for record in records if record.rounds for name in record.rounds.metrics}
+    names = sorted(measured, key=lambda name: (name != result.study.metric, name))
     axes = [(name, metric_axis(name)) for name in names]
-    found: list[dict[str, Any]] = [
+    entries: list[dict[str, Any]] = [
         {"key": name, "name": axis.label, "ceiling": None if np.isinf(axis.ceiling) else axis.ceiling}
         for name, axis in axes
     ]
-    return [*found, {"key": GAP, "name": "duality gap (log scale)", "log": True}]
+    return [*entries, {"key": GAP, "name": "duality gap (log scale)", "log": True}]
 
 
 def _series(result: StudyResult, styles: Styles) -> list[dict[str, str]]:
-    looks = views.styles_of(result, styles)
+    styles_by_name = views.styles_of(result, styles)
     return [
         {
             "name": variant.label,
-            "class": f"c{looks[variant.name].colour} {'level' if variant.yardstick else 'line'}",
-            "mark": MARKERS[looks[variant.name].marker],
-            "dash": DASHES[looks[variant.name].dash],
+            "class": f"c{styles_by_name[variant.name].colour} {'level' if variant.yardstick else 'line'}",
+            "mark": MARKERS[styles_by_name[variant.name].marker],
+            "dash": DASHES[styles_by_name[variant.name].dash],
         }
         for variant in result.study.variants
     ]
 
 
-def _room(found: list[tuple[str, int, Record]], metrics: int) -> tuple[int, bool]:
-    """Points of a curve, and whether there is room for every task."""
+def _room(runs: list[tuple[str, int, Record]], metrics: int) -> tuple[int, bool]:
+    """Return the number of points of a curve, and True if all tasks fit."""
     for by_task in (True, False):
-        each = sum(1 + metrics * (len(record.tasks) if by_task else 1) for _, _, record in found)
-        points = min(along.GRID, MOST_VALUES // each)
+        n_curves = sum(1 + metrics * (len(record.tasks) if by_task else 1) for _, _, record in runs)
+        points = min(along.GRID, MOST_VALUES // n_curves)
         if points >= FEWEST:
             return points, by_task
     return FEWEST, False
@@ -107,7 +111,10 @@ def _room(found: list[tuple[str, int, Record]], metrics: int) -> tuple[int, bool
 def _curves(
     record: Record, metrics: list[dict[str, Any]], kind: str | None, points: int, *, by_task: bool
 ) -> tuple[list[Number], list[list[list[Number]]]]:
-    """What was spent, and of every metric a row for each task; a single value where nothing was spent on the way."""
+    """Return the spending, and for every metric a row for each task.
+
+    Without spending during the run, a row has a single value.
+    """
     rounds = record.rounds
     if rounds is None or (kind is not None and kind not in rounds.spent):
         ends = [record.by_task.get(metric["key"], []) for metric in metrics]
@@ -122,10 +129,10 @@ def _curves(
 
 
 def _rows(values: list[Any], *, by_task: bool) -> list[list[Number]]:
-    """Values by time and task turned to task and time; their mean over tasks where tasks are left out."""
+    """Transpose values from time × task to task × time; without tasks, return their mean over tasks."""
     tasks = max((len(now) for now in values if now), default=0)
     full = [list(now) if now else [None] * tasks for now in values]
     if by_task:
         return [[rounded(now[t]) for now in full] for t in range(tasks)]
-    known = [[v for v in now if v is not None] for now in full]
-    return [[rounded(float(np.mean(now))) if now else None for now in known]]
+    measured = [[v for v in now if v is not None] for now in full]
+    return [[rounded(float(np.mean(now))) if now else None for now in measured]]

@@ -1,4 +1,4 @@
-"""The chapter on the paper's cost figure: K and cost over H as two formulas have it, with the three budget cases."""
+"""Chapter of the paper's cost figure: K and cost over H by two formulas, and the three budget cases."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FORMULAS = {"paper": "bound of the paper's text", "authors": "curve of the paper
 
 
 def theory(curves: list[CostCurve]) -> Chapter:
-    """Curves, and what the procedure chooses at each budget."""
+    """Return the chapter with the curves and the chosen H at each budget."""
     rows = tuple(_row(curve, i) for curve in curves for i in range(len(curve.chosen)))
     table = Table(("", "ε", "budget", "case", "chosen H", "K"), (("", rows),))
     title = "K and cost over H, and the three budget cases"
-    question = "How many rounds does theory ask for, what do they cost, and which H does a budget lead to?"
+    question = "How many rounds does theory require, what do they cost, and which H follows from a budget?"
     sections = (
         Section("curves", "K and cost over H", charts=tuple(_charts(curves)), folded=False, paired=True),
-        Section("cases", "What the procedure chooses", table=table, folded=False),
+        Section("cases", "Choices of the procedure", table=table, folded=False),
     )
     return Chapter(cost_figure.NAME, title, question, tuple(cost_figure.findings(curves)), sections)
 
@@ -35,23 +35,23 @@ def _row(curve: CostCurve, i: int) -> tuple[TableCell, ...]:
 
 
 def _charts(curves: Sequence[CostCurve]) -> list[Chart]:
-    """One figure for each formula: their scales have nothing in common."""
+    """Return a figure for each formula, because their scales differ."""
     charts: list[Chart] = []
     H = Axis("H (local steps per round)", whole=True)
     for formula in dict.fromkeys(curve.formula for curve in curves):
-        mine = [curve for curve in curves if curve.formula == formula]
+        of_formula = [curve for curve in curves if curve.formula == formula]
         name = FORMULAS.get(formula, formula)
         rounds, cost = Axis("K (rounds of a station)", low=0.0), Axis("cost (energy units)", low=0.0)
-        charts.append(LineChart(f"{formula}-rounds", f"K: {name}", H, rounds, tuple(_series(mine, "rounds"))))
-        charts.append(LineChart(f"{formula}-cost", f"Cost: {name}", H, cost, tuple(_series(mine, "cost"))))
+        charts.append(LineChart(f"{formula}-rounds", f"K: {name}", H, rounds, tuple(_series(of_formula, "rounds"))))
+        charts.append(LineChart(f"{formula}-cost", f"Cost: {name}", H, cost, tuple(_series(of_formula, "cost"))))
     return charts
 
 
-def _series(curves: Sequence[CostCurve], what: str) -> Iterator[Series]:
-    """The curve of each target, and on it the choices for the three budgets."""
+def _series(curves: Sequence[CostCurve], field: str) -> Iterator[Series]:
+    """Yield the curve of each target, and the choices for the three budgets on it."""
     for i, curve in enumerate(curves):
-        name, look, y = f"ε = {short(curve.epsilon)}", Style(i, i, i), getattr(curve, what)
-        yield Series(name, [float(H) for H in curve.local_steps], y, style=look)
+        name, style, y = f"ε = {short(curve.epsilon)}", Style(i, i, i), getattr(curve, field)
+        yield Series(name, [float(H) for H in curve.local_steps], y, style=style)
         chosen = sorted({case.local_steps for case in curve.chosen})
-        there = [y[curve.local_steps.index(H)] for H in chosen]
-        yield Series(f"chosen, {name}", [float(H) for H in chosen], there, (), (), look, "hollow", CHOSEN, name)
+        values = [y[curve.local_steps.index(H)] for H in chosen]
+        yield Series(f"chosen, {name}", [float(H) for H in chosen], values, (), (), style, "hollow", CHOSEN, name)

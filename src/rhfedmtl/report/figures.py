@@ -1,4 +1,4 @@
-"""Charts as SVG files for a paper, in the width of a column, by the drawing code of the report."""
+"""Write charts as SVG files for a paper, in the width of a column, with the drawing code of the report."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rhfedmtl.report import svg
 from rhfedmtl.report.charts import GREY, PALETTE, Bars, Chart, Heat, LineChart, Panels, Series, short
 
 COLUMN, TEXT = 336, 687
-"""Widths in pixels, of which an inch has 96: a column, and both columns of a page."""
+"""Widths in pixels (96 per inch): a column, and both columns of a page."""
 PLOT, LEFT, RIGHT, ROW = 130, 44, 14, 14
-"""Height of a plot, room at its sides, and height of a line of text."""
+"""Height of a plot, margins at its sides, and height of a line of text."""
 LETTERS = 60
-"""Letters that fit into a line of a column."""
+"""Number of letters in a line of a column."""
 STYLE = """
 text { font: 9.5px "STIX Two Text", "STIXGeneral", "Times New Roman", "DejaVu Serif", serif; fill: #333333; }
 .rule { stroke: #e3e3e3; } .base, .stub { stroke: #666666; }
@@ -47,7 +47,7 @@ def save(charts: Sequence[Chart], folder: Path, prefix: str) -> list[Path]:
 
 
 def draw(chart: Chart) -> str:
-    """Return a chart as a whole SVG file."""
+    """Return a chart as a complete SVG file."""
     if isinstance(chart, Bars):
         return _bars(chart)
     if isinstance(chart, Heat):
@@ -60,11 +60,11 @@ def draw(chart: Chart) -> str:
 def _lines(parts: Sequence[LineChart], series: Sequence[Series]) -> str:
     columns = min(len(parts), 3)
     width = TEXT if columns > 1 else COLUMN
-    room, height = width / columns, PLOT + (5 if columns > 1 else 4) * ROW
+    panel_width, height = width / columns, PLOT + (5 if columns > 1 else 4) * ROW
     body = ""
     for i, part in enumerate(parts):
-        x, y = LEFT + room * (i % columns), height * (i // columns) + (2 if columns > 1 else 1) * ROW + 4
-        inner = room - LEFT - RIGHT
+        x, y = LEFT + panel_width * (i % columns), height * (i // columns) + (2 if columns > 1 else 1) * ROW + 4
+        inner = panel_width - LEFT - RIGHT
         title = _text(x - LEFT + 8, y - ROW - 8, part.title, "title") if columns > 1 else ""
         body += (
             f"{title}{_text(x - LEFT + 8, y - 8, part.y.label)}"
@@ -115,7 +115,7 @@ def _text(x: float, y: float, text: str, kind: str = "label", anchor: str = "sta
 
 
 def _file(width: int, height: float, body: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Put a legend below a drawing: names that fit into half a column stand two in a row, others get lines."""
+    """Add a legend below a drawing: short names in two columns, longer names on their own lines."""
     columns = width // (COLUMN // 2) if all(len(name) <= LETTERS // 2 - 4 for _, name in rows) else 1
     step, y, last = width / columns, height, 0
     for i, (mark, name) in enumerate(rows):

@@ -1,4 +1,4 @@
-// What a report gains with a script: values under the pointer, series to switch, choices, files to save, light and dark.
+// Interaction of a report: values under the pointer, switching series, menus, saving files, light and dark mode.
 // All data is in the page.
 (() => {
   "use strict";
@@ -21,7 +21,7 @@
     return (digits === "1.0" ? "" : digits.replace(".0", "") + "·") + "10" + raised;
   };
 
-  // Light and dark: as the system has it, until somebody chooses.
+  // Light and dark: follow the system until the reader chooses.
   const theme = document.querySelector(".theme");
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const now = () => root.dataset.theme || (dark.matches ? "dark" : "light");
@@ -36,7 +36,7 @@
     name();
   });
 
-  // Series to switch: one legend for all panels of a figure.
+  // Switch series on and off: all panels of a figure share a legend.
   const switches = (key) => {
     const parts = () => [...key.closest("figure").querySelectorAll(".series, .end")];
     const mine = (part) => part.dataset.series === key.dataset.series;
@@ -59,7 +59,7 @@
   const switchedOff = (figure) =>
     new Set([...figure.querySelectorAll('.key[aria-pressed="false"]')].map((key) => key.dataset.series));
 
-  // One box for values: beside the pointer where there is room, under the plot on a phone.
+  // A box with values: next to the pointer if it fits, below the plot on a phone.
   const tip = document.createElement("div");
   tip.className = "tip";
   tip.hidden = true;
@@ -80,7 +80,7 @@
     tip.style.top = Math.max(4, Math.min(top, innerHeight - height - 4)) + "px";
   };
   const moved = () => !tip.hidden && Math.abs(anchor.plot.getBoundingClientRect().top - anchor.top) > 4;
-  // Who walks by keys keeps the value, also while the page still scrolls to the chart.
+  // With arrow keys, keep the value while the page scrolls to the chart.
   let byKeys = false;
   addEventListener("scroll", () => {
     if (!moved()) return;
@@ -183,7 +183,7 @@
     plot.addEventListener("blur", hide);
     plot.tabIndex = 0;
     plot.setAttribute("role", "group");
-    plot.setAttribute("aria-label", "Values: left and right arrow keys walk along the axis, Escape ends");
+    plot.setAttribute("aria-label", "Values: left and right arrow keys move along the axis, Escape closes");
     plot.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: Infinity }[event.key];
       if (event.key === "Escape") hide();
@@ -194,7 +194,7 @@
     });
   };
 
-  // Bars and matrices: the value of the piece under the pointer.
+  // Bars and matrices: show the value of the part under the pointer.
   const pieces = (plot) => {
     const follow = (event) => {
       const piece = event.target.closest("[data-tip]");
@@ -207,7 +207,7 @@
     plot.addEventListener("pointerleave", hide);
   };
 
-  // Choices: the first chart of a section drawn again, for another budget, metric, seed or task.
+  // Menus: draw the first chart of a section again for another budget, metric, seed or task.
   const html = (name, facts, ...inside) => {
     const node = document.createElement(name);
     for (const [key, value] of Object.entries(facts)) node.setAttribute(key, value);
@@ -220,7 +220,7 @@
     return sorted[low] + (at - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
   };
   const held = (run, x) => { let found = null; for (let i = 0; i < run.x.length && run.x[i] <= x; i++) found = run.y[i]; return found; };
-  // Seeds on a common grid; each holds its last value. Mean and its interval, or median and middle half for a gap.
+  // Average seeds on a common grid; a seed keeps its last value. Mean and interval, or median and middle half for a gap.
   const laid = (runs, half, ranked) => {
     const all = [...new Set(runs.flatMap((run) => run.x))].sort((a, b) => a - b);
     const start = Math.max(...runs.map((run) => run.x[0]));
@@ -262,7 +262,7 @@
     const along = (v) => 100 * share(chart.x, v) + "%";
     const down = (v) => height * (1 - Math.max(0, Math.min(1, share(chart.y, v))));
     const frame = document.createElementNS(SVG, "svg");
-    for (const [key, value] of Object.entries({ class: "frame", height, role: "img", "aria-label": `${title}: ${chart.y.label} over ${chart.x.label}. The values stand in the table below.` })) frame.setAttribute(key, value);
+    for (const [key, value] of Object.entries({ class: "frame", height, role: "img", "aria-label": `${title}: ${chart.y.label} over ${chart.x.label}. The table below has the values.` })) frame.setAttribute(key, value);
     const tick = (facts, text) => { make("text", { class: "tick", ...facts }, frame).textContent = text; };
     for (const v of rounded(chart.y.low, chart.y.high, 7, chart.y.log)) {
       make("line", { class: "rule", x1: 0, x2: "100%", y1: down(v), y2: down(v) }, frame);
@@ -348,10 +348,10 @@
     };
     const write = (chart, m, which) => {
       const of = which < 0 || m.log ? "" : ` of ${facts.tasks[which]}`;
-      const title = `${m.name[0].toUpperCase()}${m.name.slice(1)}${of} against what was spent`;
+      const title = `${m.name[0].toUpperCase()}${m.name.slice(1)}${of} over spending`;
       figure.querySelector("figcaption :is(h2, h3, h4)").textContent = title;
       const note = figure.querySelector(".note");
-      if (note) note.textContent = seed.selectedIndex ? `Seed ${facts.seeds[seed.selectedIndex - 1]} alone.` : m.log ? "Lines are medians over seeds, bands hold the middle half of them." : "Lines are means over seeds, bands their 95 % intervals.";
+      if (note) note.textContent = seed.selectedIndex ? `Seed ${facts.seeds[seed.selectedIndex - 1]} only.` : m.log ? "Lines are medians over seeds, bands show the middle half." : "Lines are means over seeds, bands their 95 % intervals.";
       hide();
       const plot = draw(chart, title);
       figure.querySelector(".plot").replaceWith(plot);
@@ -362,26 +362,26 @@
       const text = (s, x) => { const i = s.x.indexOf(x); return i < 0 || s.y[i] === null ? "" : short(s.y[i]) + (s.low ? ` (${short(s.low[i])} to ${short(s.high[i])})` : ""); };
       figure.querySelector("details.data .scroll").replaceWith(table([chart.x.label, ...chart.series.map((s) => s.name)], xs.map((x) => [short(x), ...chart.series.map((s) => text(s, x))])));
     };
-    // The last value of every task, under the chart.
+    // Show the last value of every task below the chart.
     const last = (at) => {
       tasks.replaceChildren();
       if (facts.tasks.length < 2 || at.log) return;
       const end = (k, which) => mean(traces(at, k, which).map((run) => run.y[run.y.length - 1]));
       const shown = facts.tasks.map((_, i) => i).filter((i) => facts.series.some((_, k) => end(k, i) !== null));
       const rows = facts.series.map((s, k) => [s.name, ...[-1, ...shown].map((i) => { const v = end(k, i); return v === null ? "–" : v.toFixed(3); })]);
-      tasks.append(html("p", { class: "text" }, "At the end, task by task."), table(["", "mean", ...shown.map((i) => facts.tasks[i])], rows));
+      tasks.append(html("p", { class: "text" }, "Final values by task."), table(["", "mean", ...shown.map((i) => facts.tasks[i])], rows));
     };
-    const text = html("p", { class: "text" }, "The first chart shows what is chosen here, the others what is said above.");
+    const text = html("p", { class: "text" }, "These menus change only the first chart; the other charts follow the heading.");
     form.addEventListener("change", () => { form.after(text); show(); });
     form.hidden = false;
     last(chosen());
   };
 
-  // Every chart as a file: its numbers, or the picture as it stands on the screen, with all styles in it.
+  // Save a chart as a file: its numbers, or the picture as shown on the screen with all its styles.
   const STYLED = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "opacity", "font-family", "font-size", "font-weight", "font-variant-numeric", "text-anchor", "vector-effect", "overflow"];
   const canvas = document.createElement("canvas");
   const plain = (colour) => {
-    // Mixed colours are known to browsers alone: one dot of paint says what they come to.
+    // Only the browser can compute mixed colours, so paint a pixel and read it.
     if (!/^(color|ok|lab|lch)/.test(colour)) return colour;
     const brush = canvas.getContext("2d", { willReadFrequently: true });
     [canvas.width, canvas.height] = [1, 1];
@@ -457,7 +457,7 @@
     };
     image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(text);
   });
-  // A name that begins as a formula would be run by a spreadsheet.
+  // A spreadsheet would run a name that starts like a formula, so quote it.
   const quoted = (v) => (typeof v === "number" ? v : `"${String(v ?? "").replace(/^[=+\-@]/, "'$&").replaceAll('"', '""')}"`);
   const numbers = (figure) => {
     const rows = [];
@@ -509,7 +509,7 @@
     command.after(button);
   };
 
-  // All of this for a part of the page; for the whole of it now, for what comes later when it is there.
+  // Prepare a part of the page: the complete page now, and later parts when they are inserted.
   const bring = (scope) => {
     for (const key of scope.querySelectorAll(".key")) switches(key);
     for (const data of scope.querySelectorAll(".plot > script:not(.matrix)")) enliven(data.parentElement, JSON.parse(data.textContent));
@@ -521,7 +521,7 @@
   bring(document);
   document.addEventListener("rhfedmtl:new", (event) => { hide(); bring(event.target); });
 
-  // Paper has no buttons to unfold things with.
+  // Unfold all details for printing.
   let closed = [];
   addEventListener("beforeprint", () => {
     closed = [...document.querySelectorAll("details.part:not([open]), details.more:not([open])")];
@@ -529,7 +529,7 @@
   });
   addEventListener("afterprint", () => { for (const part of closed) part.open = false; });
 
-  // A link to something folded unfolds it.
+  // A link to a folded part unfolds it.
   const unfold = () => {
     const goal = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     const part = goal && goal.closest("details");
@@ -538,7 +538,7 @@
   addEventListener("hashchange", unfold);
   unfold();
 
-  // Where the reader is.
+  // Mark the current chapter in the list of contents.
   const links = new Map([...document.querySelectorAll(".contents a")].map((link) => [link.hash.slice(1), link]));
   if (links.size) {
     const seen = new IntersectionObserver((entries) => {

@@ -1,7 +1,8 @@
-"""Charts as inline SVG that fits any width: places along x are percentages, so text keeps its size on a phone.
+"""Draw charts as inline SVG of any width: x positions are percentages, so text keeps its size on a phone.
 
-Lines and bands lie in an inner picture that is stretched; strokes are not. Colours are variables of the page's style,
-so that light, dark and print need one drawing only.
+Lines and bands are in an inner picture that stretches without widening the strokes. Colours are variables of the page's
+style, so the same drawing works in light, dark and print. `page` and the dashboard call `draw`; `figures` uses the
+parts.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from rhfedmtl.report.charts import (
 )
 
 WIDE, NARROW = 320, 230
-"""Heights in pixels of a chart that stands alone, and of a panel."""
+"""Heights in pixels of a single chart and of a panel."""
 INNER = 1000
 ROW = 30
 CELL = 24
 LINE_OF_TEXT = 16
 NAME = 22
-"""Letters of a name beside a bar or a row of a matrix."""
+"""Letters of a name next to a bar or a row of a matrix."""
 SYMBOLS = {
     "circle": '<circle r="3.6"/>',
     "square": '<rect x="-3.3" y="-3.3" width="6.6" height="6.6"/>',
@@ -48,13 +49,13 @@ SYMBOLS = {
 
 
 def symbols() -> str:
-    """The markers, once for the whole page."""
+    """Return the markers, defined once per page."""
     shapes = "".join(f'<g id="m-{name}">{SYMBOLS[name]}</g>' for name in MARKERS)
     return f'<svg class="symbols" aria-hidden="true"><defs>{shapes}</defs></svg>'
 
 
 def draw(chart: Chart) -> str:
-    """A chart with its legend: HTML to stand in a figure."""
+    """Return a chart with its legend as HTML for a figure."""
     if isinstance(chart, LineChart):
         return legend(chart.series) + _plot(chart.fitted(), WIDE, labels=True)
     if isinstance(chart, Panels):
@@ -64,7 +65,7 @@ def draw(chart: Chart) -> str:
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Entries, as buttons that a script makes work, groups last; nothing where there is only one."""
+    """Return the legend as buttons that the script activates, groups last; empty for a single series."""
     keys = "".join(
         f'<li><button type="button" class="key c{GREY if s.group else s.style.colour} {s.kind}" '
         f'data-series="{escape(name)}" aria-pressed="true">{sample(s)}{escape(name)}</button></li>'
@@ -100,11 +101,11 @@ def _panel(part: LineChart) -> str:
 
 def _plot(chart: LineChart, height: int, *, labels: bool) -> str:
     names = ", ".join(s.label for s in chart.series)
-    alt = f"{chart.title}: {chart.y.label} over {chart.x.label} for {names}. The values stand in the table below."
+    alt = f"{chart.title}: {chart.y.label} over {chart.x.label} for {names}. The table below has the values."
     named = [s for s in chart.series if labels and s.kind != "hollow"]
     direct = ""
     if 1 < len(named) <= 8:
-        # Names at the ends of the lines, moved apart if they would overlap.
+        # Write names at the ends of the lines, and move them apart if they overlap.
         lasts = ((s, [y for y in s.y if y is not None and _shown(chart, y)][-1:]) for s in named)
         ends = sorted(((_down(chart.y, y, height), s) for s, last in lasts for y in last), key=lambda pair: pair[0])
         places = spread([y for y, _ in ends], LINE_OF_TEXT, height)
@@ -145,12 +146,12 @@ def lines(chart: LineChart, height: int, *, most_ticks: int, width: float = INNE
         if series.kind != "hollow":
             steps, drawn = series.kind == "steps", ""
             if series.low and series.kind != "level":
-                # The interval: along its upper end, and back along the lower.
+                # The band runs along the upper end of the interval, and back along the lower end.
                 sides = [_stretches(chart, series, side, width) for side in (series.high, series.low)]
                 for runs in zip(*sides, strict=False):
                     if len(runs[0]) == len(runs[1]) > 1:
-                        there, back = (_corners(chart, run, height, steps=steps) for run in runs)
-                        drawn += f'<path class="band" d="{_path(there + back[::-1])}Z"/>'
+                        upper, lower = (_corners(chart, run, height, steps=steps) for run in runs)
+                        drawn += f'<path class="band" d="{_path(upper + lower[::-1])}Z"/>'
             for run in _stretches(chart, series, series.y, width):
                 if len(run) > 1:
                     course = _path(_corners(chart, run, height, steps=steps))
@@ -180,7 +181,7 @@ def _shown(chart: LineChart, value: Number) -> bool:
 def _stretches(
     chart: LineChart, series: Series, values: Sequence[Number], width: float
 ) -> Iterator[list[tuple[float, float]]]:
-    """Yield runs of points without gaps, in the coordinates of the inner picture; y is a value still."""
+    """Yield runs of points without gaps: x in coordinates of the inner picture, y as a value."""
     run: list[tuple[float, float]] = []
     for x, y in zip(series.x, values, strict=True):
         if y is not None and _shown(chart, y):
@@ -195,7 +196,7 @@ def _stretches(
 def _corners(
     chart: LineChart, points: Sequence[tuple[float, float]], height: int, *, steps: bool
 ) -> list[tuple[float, float]]:
-    """Points of the inner picture, with the corners of steps; what lies beyond the axis is moved to its end."""
+    """Return points of the inner picture, with the corners of steps; points beyond the axis are moved to its end."""
     drawn = [(x, _down(chart.y, chart.y.inside(y), height)) for x, y in points]
     if not steps:
         return drawn
@@ -215,25 +216,28 @@ def _dash(series: Series) -> str:
     return f' stroke-dasharray="{dash}"' if dash else ""
 
 
-def spread(wanted: Sequence[float], room: float, height: float) -> list[float]:
-    """Sorted places moved apart to at least ``room``, as near to where they were wanted as that allows."""
+def spread(positions: Sequence[float], distance: float, height: float) -> list[float]:
+    """Move sorted positions apart to at least ``distance``, and otherwise as little as possible."""
     groups: list[list[float]] = []
-    for place in wanted:
+    for place in positions:
         groups.append([place])
-        while len(groups) > 1 and _centre(groups[-1], height, room)[0] - _centre(groups[-2], height, room)[1] < room:
+        while (
+            len(groups) > 1
+            and _centre(groups[-1], height, distance)[0] - _centre(groups[-2], height, distance)[1] < distance
+        ):
             groups[-2:] = [groups[-2] + groups[-1]]
-    return [_centre(g, height, room)[0] + i * room for g in groups for i in range(len(g))]
+    return [_centre(g, height, distance)[0] + i * distance for g in groups for i in range(len(g))]
 
 
-def _centre(group: Sequence[float], height: float, room: float) -> tuple[float, float]:
-    """First and last place of a group around the mean of what its members wanted."""
-    length = (len(group) - 1) * room
+def _centre(group: Sequence[float], height: float, distance: float) -> tuple[float, float]:
+    """Return the first and last position of a group around the mean of its wanted positions."""
+    length = (len(group) - 1) * distance
     first = min(max(sum(group) / len(group) - length / 2.0, 0.0), max(height - length, 0.0))
     return first, first + length
 
 
 def _data(chart: LineChart, height: int) -> str:
-    """What the script needs to show values: limits and points."""
+    """Return the limits and points that the script needs to show values."""
     series = [
         {
             "name": s.label,
@@ -255,22 +259,22 @@ def _data(chart: LineChart, height: int) -> str:
 
 
 def _matrix(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[Number]]) -> str:
-    """What the script needs to save bars and matrices."""
+    """Return the values that the script needs to save bars and matrices."""
     facts = {"rows": rows, "columns": columns, "values": [[rounded(v) for v in row] for row in values]}
     return f'<script type="application/json" class="matrix">{as_json(facts)}</script>'
 
 
 def as_json(facts: dict[str, Any]) -> str:
-    """Facts to stand in a page."""
+    """Return facts as JSON for a page."""
     return json.dumps(facts, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
-def _clipped(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _clipped(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"
 
 
 def gutter(names: Sequence[str]) -> int:
-    """Pixels that the longest of some names needs."""
+    """Return the width in pixels of the longest name."""
     return 14 + round(6.6 * max((min(len(name), NAME) for name in names), default=0))
 
 
@@ -294,7 +298,7 @@ def _bars(chart: Bars) -> str:
     return (
         f'<ul class="legend plain">{names}</ul><div class="plot bars" style="--gutter:{gutter(chart.rows)}px">'
         f'<div class="canvas"><svg class="frame" height="{ROW * len(chart.rows)}" role="img" '
-        f'aria-label="{escape(chart.title)}: {escape(chart.axis.label)}. The values stand in the table below.">'
+        f'aria-label="{escape(chart.title)}: {escape(chart.axis.label)}. The table below has the values.">'
         f"{bars(chart)}</svg></div>"
         f'<p class="x-label">{escape(chart.axis.label)}</p>{_matrix(chart.rows, chart.parts, chart.values)}</div>'
     )
@@ -312,7 +316,7 @@ def _bar(chart: Bars, i: int, largest: float) -> str:
         start += value
     name = escape(_clipped(chart.rows[i], NAME))
     place = f'x="{100 * start / largest:.2f}%" dx="6" y="{y + ROW / 2}" dy="0.35em"'
-    total = f'<text class="tick" {place}>{chart.said(i)}</text>'
+    total = f'<text class="tick" {place}>{chart.total_text(i)}</text>'
     return (
         f'<text class="name" x="0" dx="-8" y="{y + ROW / 2}" dy="0.35em" text-anchor="end">{name}</text>{drawn}{total}'
     )
@@ -351,7 +355,7 @@ def _heat(chart: Heat) -> str:
     return (
         f'<div class="plot heat" style="--gutter:{gutter(chart.rows)}px;--foot:{foot(chart)}px"><div class="canvas">'
         f'<svg class="frame" height="{CELL * len(chart.rows)}" role="img" aria-label="{escape(chart.title)}: '
-        f'{escape(chart.label)}. The values stand in the table below.">{heat(chart)}</svg></div>{across}{_scale(chart)}'
+        f'{escape(chart.label)}. The table below has the values.">{heat(chart)}</svg></div>{across}{_scale(chart)}'
         f"{_matrix(chart.rows, chart.columns, chart.values)}</div>"
     )
 
