@@ -56,7 +56,7 @@ def test_choices_show_what_the_records_say(opened: Open, page_file: Path) -> Non
     page.locator("#grid-choose-metric").select_option("AUC")
     task = page.locator("#grid-choose-task option").nth(2).inner_text()
     page.locator("#grid-choose-task").select_option(task)
-    assert page.locator(f"{ALONG} h4").first.inner_text() == f"AUC of {task} against what was spent"
+    assert page.locator(f"{ALONG} h4").first.inner_text() == f"AUC of {task} over spending"
     record = grid.record("hfedmtl", {"data.terminals": 2, "budget.energy": 100}, 2)
     assert _last(_rows(page, figure), "HFedMTL") == pytest.approx(
         record.by_task["auc"][record.tasks.index(task)], rel=1e-3

@@ -106,7 +106,7 @@ def test_a_run_and_an_overlay_are_reports(page: Page) -> None:
     """A run shows its certificate, charts, bill and tasks by name; two of them share their charts."""
     names = re.findall(r'href="/run/([^"]+rhfedmtl[^"]+)"', page.get("/")[1])
     text = page.get(f"/run/{names[0]}")[1]
-    for part in ("of the best possible", "Certified gap against what was spent", "Where the energy went", "task"):
+    for part in ("of the best possible", "Certified gap over spending", "Where the energy went", "task"):
         assert part in text
     text = page.get(f"/overlay?run={names[0]}&run={names[1]}")[1]
     assert "2 runs" in text
@@ -172,11 +172,11 @@ def test_what_if_refuses_in_words(page: Page, folder: Path, pilot: str) -> None:
     assert 'class="finding odds"' in page.get("/whatif?energy=10&terminals=2000&samples=100000")[1]
     told = unescape(page.get("/whatif?energy=nan&tasks=2.4&terminals=1e99&dropout=2&delta=1&time=&samples=70")[1])
     assert re.findall(r'odds">(.*?)</p>', told)[:5] == [
-        "tasks 2.4 is not whole: 2 is shown",
-        "terminals 1e99 is out of range: 2000 is shown",
-        "energy nan is no number: 1400 is shown",
-        "dropout 2 is out of range: 0.9 is shown",
-        "delta 1 is out of range: 0.01 is shown",
+        "tasks 2.4 is not an integer: using 2",
+        "terminals 1e99 is out of range: using 2000",
+        "energy nan is not a number: using 1400",
+        "dropout 2 is out of range: using 0.9",
+        "delta 1 is out of range: using 0.01",
     ]
     assert 'name="energy" value="1400" min="10" max="1e+08"' in told
     assert "choose one" in page.get(f"/whatif?pilot={quote(pilot)}&epsilon=1")[1]

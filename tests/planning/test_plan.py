@@ -369,7 +369,7 @@ def test_faults_of_which_paper_knows_nothing_need_rounds(federation: Federation)
     late, time = Faults(slowdown=0.5), Ledger("time=0.01,1", "time=60")
     waiting = plan(DataShape(), policy=Fixed(20), ledger=time, faults=late)
     assert waiting.rounds < plan(DataShape(), policy=Fixed(20), ledger=time).rounds
-    with pytest.raises(ConfigError, match="what churn would do"):
+    with pytest.raises(ConfigError, match="the effect of churn is unknown"):
         plan(DataShape(), ledger=Ledger(PAPER, "energy=1400"), faults=Faults(churn=0.1))
     assert plan(federation, ledger=Ledger(PAPER, "energy=1400"), faults=Faults(churn=0.1)).predicted_gap is not None
 
@@ -386,7 +386,7 @@ def test_edges_of_the_forecast_never_cross(stretch: float, edges: Edges) -> None
 def test_a_pilot_that_is_the_whole_run_says_so(federation: Federation) -> None:
     """A budget of a few rounds is simulated to its end."""
     report = plan(federation, ledger=Ledger(PAPER, "energy=80"))
-    assert any("is the whole run" in note for note in report.notes)
+    assert any("covers the complete run" in note for note in report.notes)
     assert report.predicted_gap is not None
     assert report.rounds == report.predicted_gap.pilot_rounds
 

@@ -60,7 +60,7 @@ def test_log_ticks_are_inside(power: int, decades: float) -> None:
 
 def test_counts_have_whole_ticks() -> None:
     """An axis that counts things shows no halves."""
-    assert ticks(Axis("tasks", low=0.9, high=5.1, whole=True), 9) == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert ticks(Axis("tasks", low=0.9, high=5.1, integer=True), 9) == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_an_accuracy_axis_ends_at_one() -> None:

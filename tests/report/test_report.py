@@ -125,11 +125,11 @@ def test_sections_of_the_issue_are_there(page: str) -> None:
         "Chosen work",
         "Task by task",
         "Along the way",
-        "Certified gap against what was spent",
+        "Certified gap over spending",
         "Chosen H over rounds",
         "Where the energy went",
         "Where the time went",
-        "Who answered",
+        "Received updates",
         "Worst task, and spread between tasks",
         "Task relationship",
         "Every difference, tested",
@@ -429,7 +429,7 @@ def test_runs_that_fill_no_grid_are_reported(tmp_path: Path) -> None:
     headings = outline(made.path.read_text()).headings
     assert made.runs == 2
     assert "All cells" in headings
-    assert "Who answered" not in headings
+    assert "Received updates" not in headings
 
 
 def test_one_run_has_a_report(tmp_path: Path) -> None:

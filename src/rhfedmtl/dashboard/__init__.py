@@ -1,1 +1,1 @@
-"""A live page: runs as they go, networks as they stand, and what a budget would buy. It looks; it never acts."""
+"""Live pages in a browser: runs, networks, and plans for a budget. The pages only show; they never change anything."""

@@ -1,4 +1,4 @@
-// The live part: what the server says has changed is fetched again and put in the place of what was there.
+// Live updates: when the server reports a change, fetch the page again and replace its content.
 (() => {
   "use strict";
   const live = () => document.getElementById("live");
@@ -9,7 +9,7 @@
     history.replaceState(null, "", clean);
   }
 
-  // Take over a new state of the view; what the reader opened, chose, typed and scrolled to stays.
+  // Keep the reader's state (open parts, selections, input, scroll position) when the content is replaced.
   const kept = () => ({
     open: [...live().querySelectorAll("details")].map((part) => part.open),
     off: [...live().querySelectorAll('.key[aria-pressed="false"]')].map((key) => key.dataset.series),
@@ -53,7 +53,7 @@
     } catch { say("lost"); }
   };
 
-  // Typing in the filter, and moving sliders, asks at once.
+  // Typing in the filter and moving sliders request a new answer at once.
   let waiting = 0;
   const soon = (work, ms) => { clearTimeout(waiting); waiting = setTimeout(work, ms); };
   const address = (form) => {
@@ -78,7 +78,7 @@
     if (event.target.matches("form.filter, form.whatif")) event.preventDefault();
   });
 
-  // The server says what has changed; a page that is not looked at waits.
+  // The server reports changes; a hidden page waits until it is visible.
   const say = (state) => { pulse.textContent = state; pulse.dataset.state = state; };
   let due = false;
   let busy = false;

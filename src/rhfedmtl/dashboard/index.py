@@ -1,7 +1,7 @@
-"""What a folder holds, kept up to date: a line for every run, finished, running or interrupted.
+"""Index of a folder: a row for every run, finished, running or interrupted, kept up to date.
 
-Files are looked through by a thread of its own, the newest first. Of a finished run the head of its record is read
-alone, up to where the rounds begin; the rest when somebody opens it.
+A thread reads new and changed files, newest first. Of a finished run it reads only the head of the record, up to the
+rounds; `Index.record` reads the rest when a reader opens the run. Damaged files get a row with the reason.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from rhfedmtl.runs.records import RECORD, Record
 DONE, RUNNING, INTERRUPTED, REFUSED, UNREADABLE = "done", "running", "interrupted", "refused", "unreadable"
 PERIOD_S = 0.5
 MOST_OF_THE_TIME = 0.1
-"""Looking through a folder takes this share of the time at most: a large one is looked through less often."""
+"""Largest share of time for reading a folder; the index reads a large folder less often."""
 FIRST = 200
-"""So many runs, the newest, are read before anything is shown."""
+"""Number of newest runs to read before the first page is shown."""
 HEAD = 1 << 14
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run in a line; ``value`` is that of ``metric``, ``spent`` the share of the budget that binds."""
+    """A run in the table; ``value`` belongs to ``metric``, and ``spent`` is the share of the binding budget."""
 
     name: str
     state: str
@@ -58,7 +58,7 @@ class Row:
         return datetime.fromtimestamp(self.changed).strftime("%Y-%m-%d %H:%M:%S")
 
     def holds(self, words: str) -> bool:
-        """Whether every word stands somewhere in the line."""
+        """Return True if every word occurs in the row."""
         facts = (
             self.name,
             self.algorithm,
@@ -74,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True)
 class SweepLine:
-    """A sweep or study: how many of its runs are there, of how many, as far as that is known."""
+    """A sweep or study: the numbers of its finished runs and of all its runs, as far as they are recorded."""
 
     name: str
     state: str
@@ -84,7 +84,7 @@ class SweepLine:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file of a run, and when and how large it was when it was read."""
+    """A file of a run, with its time and size when it was read."""
 
     path: Path
     stamp: tuple[int, int]
@@ -92,69 +92,73 @@ class RunFile:
 
 @dataclass
 class Index:
-    """Rows of all runs under a folder; ``version`` changes with any of them."""
+    """Rows of all runs in a folder; ``version`` increases with every change."""
 
     folder: Path
     version: int = 0
     total: int = 0
     _rows: dict[str, Row] = field(default_factory=dict)
-    _found: dict[str, RunFile] = field(default_factory=dict)
+    _files: dict[str, RunFile] = field(default_factory=dict)
     _sweeps: dict[str, SweepLine] = field(default_factory=dict)
     _closing: threading.Event = field(default_factory=threading.Event)
 
     @property
     def sweeps(self) -> list[SweepLine]:
-        """All sweeps: complete ones by the runs that they have, others as they say."""
-        there = Counter(row.sweep for row in self.rows if row.sweep)
-        found = {name: SweepLine(name, DONE, count, count) for name, count in there.items()} | self._sweeps
-        return [found[name] for name in sorted(found)]
+        """Sweeps and studies: finished ones with their numbers of runs, others with the numbers that they report."""
+        counts = Counter(row.sweep for row in self.rows if row.sweep)
+        by_name = {name: SweepLine(name, DONE, count, count) for name, count in counts.items()} | self._sweeps
+        return [by_name[name] for name in sorted(by_name)]
 
     @property
     def rows(self) -> list[Row]:
-        """All rows that are known by now."""
+        """Rows that have been read so far."""
         return list(self._rows.values())
 
-    def refresh(self, most: int | None = None) -> None:
-        """Look through the folder once; read at most so many files that are new or changed."""
+    def refresh(self, max_files: int | None = None) -> None:
+        """Read the folder once, and at most ``max_files`` new or changed files."""
         files: dict[str, RunFile] = {}
         sweeps: dict[str, SweepLine] = {}
-        found: dict[str, Path] = {}
-        with contextlib.suppress(ConfigError):  # a folder that is gone holds nothing, and may come back
-            found = lookup.find(self.folder, under_way=True)
-        for name, path in found.items():
+        paths: dict[str, Path] = {}
+        with contextlib.suppress(ConfigError):  # A deleted folder is empty, and may come back.
+            paths = lookup.find(self.folder, under_way=True)
+        for name, path in paths.items():
             if path.name != progress.SWEEP:
-                with contextlib.suppress(OSError):  # a run that has just ended
+                with contextlib.suppress(OSError):  # The run has just ended.
                     facts = path.stat()
                     files[name] = RunFile(path, (facts.st_mtime_ns, facts.st_size))
-            elif (known := progress.load_sweep(path)) is not None:
-                own = _sweep_name(path.parent, self.folder)
-                sweeps[own] = SweepLine(own, RUNNING if known.alive else INTERRUPTED, known.done, known.total)
+            elif (sweep := progress.load_sweep(path)) is not None:
+                sweep_name = _sweep_name(path.parent, self.folder)
+                sweeps[sweep_name] = SweepLine(
+                    sweep_name, RUNNING if sweep.alive else INTERRUPTED, sweep.done, sweep.total
+                )
         self.total = len(files)
-        gone = self._rows.keys() - files.keys()
-        for name in gone:
-            del self._rows[name], self._found[name]
-        fresh = [n for n, f in files.items() if n not in self._found or self._found[n].stamp != f.stamp]
+        removed = self._rows.keys() - files.keys()
+        for name in removed:
+            del self._rows[name], self._files[name]
+        fresh = [n for n, f in files.items() if n not in self._files or self._files[n].stamp != f.stamp]
         fresh += [n for n, row in self._rows.items() if row.state == RUNNING and n not in fresh]
         fresh.sort(key=lambda name: files[name].stamp[0], reverse=True)
-        before = {name: self._rows.get(name) for name in fresh}
-        for name in fresh[:most]:
-            self._rows[name], self._found[name] = self._row(name, files[name]), files[name]
-        moved = sweeps != self._sweeps
+        old_rows = {name: self._rows.get(name) for name in fresh}
+        for name in fresh[:max_files]:
+            self._rows[name], self._files[name] = self._row(name, files[name]), files[name]
+        sweeps_changed = sweeps != self._sweeps
         self._sweeps = sweeps
-        self.version += bool(gone) or moved or any(self._rows.get(name) != row for name, row in before.items())
+        self.version += (
+            bool(removed) or sweeps_changed or any(self._rows.get(name) != row for name, row in old_rows.items())
+        )
 
-    def _row(self, name: str, found: RunFile) -> Row:
-        row, place = _row(name, found), found.path.parent
-        swept = place.name == "runs" and found.path.name not in (RECORD, progress.NAME)
+    def _row(self, name: str, file: RunFile) -> Row:
+        row, place = _row(name, file), file.path.parent
+        swept = place.name == "runs" and file.path.name not in (RECORD, progress.NAME)
         return replace(row, sweep=_sweep_name(place, self.folder)) if swept else row
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Keep up to date from now on, and say so at every change."""
+        """Update the index from now on, and call ``changed`` after every change."""
         self.refresh(FIRST)
         threading.Thread(target=self._follow, args=(changed,), daemon=True, name="index").start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop updating."""
         self._closing.set()
 
     def _follow(self, changed: Callable[[], None]) -> None:
@@ -162,58 +166,58 @@ class Index:
         while not self._closing.wait(pause):
             began, version = time.monotonic(), self.version
             self.refresh(5 * FIRST)
-            taken = time.monotonic() - began
-            pause = 0.01 if len(self._found) < self.total else max(PERIOD_S, taken / MOST_OF_THE_TIME)
+            duration = time.monotonic() - began
+            pause = 0.01 if len(self._files) < self.total else max(PERIOD_S, duration / MOST_OF_THE_TIME)
             if self.version != version:
                 changed()
 
     def row(self, name: str) -> Row:
-        """The line of a run."""
+        """Return the row of a run."""
         if name not in self._rows:
             raise ConfigError(f"no run {name!r} in {self.folder}")
         return self._rows[name]
 
     def record(self, name: str) -> Record:
-        """All that is known of a run; of one that goes on, until now."""
+        """Return the record of a run; for a running run, its record so far."""
         self.row(name)
-        return lookup.load(self._found[name].path)
+        return lookup.load(self._files[name].path)
 
     def place(self, name: str) -> Path:
-        """The folder of a run, or of the sweep that it belongs to."""
-        own = self._found[name].path.parent
-        return own.parent if self.row(name).sweep else own
+        """Return the folder of a run, or of its sweep."""
+        folder = self._files[name].path.parent
+        return folder.parent if self.row(name).sweep else folder
 
 
 def _sweep_name(place: Path, folder: Path) -> str:
-    """The folder of a sweep, below the one that is looked at; its records lie in ``runs`` there."""
-    own = place.parent
-    below = own != folder and own.is_relative_to(folder)
-    return str(own.relative_to(folder)) if below else own.resolve().name
+    """Return the folder of a sweep below the folder of the index; its records are in ``runs``."""
+    sweep_folder = place.parent
+    below = sweep_folder != folder and sweep_folder.is_relative_to(folder)
+    return str(sweep_folder.relative_to(folder)) if below else sweep_folder.resolve().name
 
 
-def _row(name: str, found: RunFile) -> Row:
-    changed = found.stamp[0] / 1e9
+def _row(name: str, file: RunFile) -> Row:
+    changed = file.stamp[0] / 1e9
     try:
-        if found.path.name == progress.NAME:
-            running = progress.load(found.path)
+        if file.path.name == progress.NAME:
+            running = progress.load(file.path)
             state = RUNNING if running.alive else INTERRUPTED
             return _line(name, state, changed, running.record.to_dict())
-        table = _head(found.path)
+        table = _head(file.path)
         return _line(name, REFUSED if table.get("result") is None else DONE, changed, table)
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return Row(name, UNREADABLE, changed, why=f"{found.path.name} is damaged: {error}")
+        return Row(name, UNREADABLE, changed, why=f"{file.path.name} is damaged: {error}")
 
 
 def _head(path: Path) -> dict[str, Any]:
-    """A record up to what is known by task and round, which stands at its end."""
+    """Return a record without its values by task and round, which are at its end."""
     with path.open(encoding="utf-8") as file:
         text = file.read(HEAD)
         start, mark, _ = text.partition(', "by_task": {')
         table = json.loads(start + "}") if mark else json.loads(text + file.read())
     if table["format"] != records.FORMAT:
         raise ConfigError(f"{path} is no record of a run in format {records.FORMAT}")
-    known: dict[str, Any] = table
-    return known
+    head: dict[str, Any] = table
+    return head
 
 
 def _line(name: str, state: str, changed: float, table: dict[str, Any]) -> Row:
@@ -239,5 +243,5 @@ def _line(name: str, state: str, changed: float, table: dict[str, Any]) -> Row:
 
 
 def is_network(place: Path) -> bool:
-    """Whether a folder is that of a network, or of an operator's credentials."""
+    """Return True if a folder belongs to a network, or has the credentials of an operator."""
     return any((place / name).exists() for name in ("operator/operator.toml", "operator.toml"))

@@ -1,4 +1,8 @@
-"""A network as it stands: asked once a moment, for however many browsers look on, with what changes as it happens."""
+"""View of a network: a thread asks the cloud for its status, and every browser sees the same answer.
+
+`Watched` stores the last status, curves since the page was opened, and events. `view` turns them into HTML. The page
+only shows; it prints the commands that act on the network.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +31,15 @@ PERIOD_S = 0.5
 MOST_EVENTS = 200
 MOST_POINTS = 4000
 SHOWN = 24
-"""Terminals of a station that are shown one by one."""
+"""Terminals of a station that are shown individually."""
 DRAWN = 240
 
 Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Happened:
-    """Something that changed, and when it was seen."""
+class NetworkEvent:
+    """An event with its time."""
 
     at: float
     text: str
@@ -43,28 +47,28 @@ class Happened:
 
 @dataclass
 class Watched:
-    """What is known of a network: the last status, curves since this page was opened, and what happened."""
+    """State of a network: the last status, curves since the page was opened, and events."""
 
     place: Path
     ask: Callable[[str], Facts]
     last_result: Callable[[Path], Facts | None] = lambda _: None
     finished: Facts | None = None
-    """Result of the last training, once the network does not run any more."""
+    """Result of the last training, after the network has stopped."""
     status: Facts = field(default_factory=dict)
     trouble: str = ""
     curve: list[tuple[float, Facts]] = field(default_factory=list)
-    events: deque[Happened] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    events: deque[NetworkEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
     _closing: threading.Event = field(default_factory=threading.Event)
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Ask from now on, and say so at every change; what the training did before, once."""
+        """Ask from now on, and call ``changed`` after every change; fetch earlier rounds once."""
         self.look()
         if self.status:
             self._remember()
         threading.Thread(target=self._follow, args=(changed,), daemon=True, name="network").start()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._closing.set()
 
     def _follow(self, changed: Callable[[], None]) -> None:
@@ -75,12 +79,12 @@ class Watched:
                 changed()
 
     def _remember(self) -> None:
-        """The rounds that were done before this page was opened."""
+        """Fetch the rounds before this page was opened."""
         with contextlib.suppress(RHFedMTLError):
             self.curve = [(0.0, facts) for facts in self.ask("curve")["rounds"]]
 
     def look(self) -> None:
-        """Ask once."""
+        """Ask for the status once."""
         try:
             status, self.trouble = self.ask("status"), ""
         except RHFedMTLError as error:
@@ -101,27 +105,27 @@ class Watched:
                 del self.curve[1::2]
 
     def _tell(self, texts: list[str]) -> None:
-        self.events.extendleft(Happened(time.time(), text) for text in texts)
+        self.events.extendleft(NetworkEvent(time.time(), text) for text in texts)
 
 
 def changes(before: Facts, now: Facts) -> list[str]:
-    """What is not as it was: nodes that came and went, moves, errors, the state of the training."""
+    """Return the differences of two status reports: new, moved and lost nodes, errors, state of the training."""
     if not before:
         return []
-    found = []
+    texts = []
     if before["training"]["state"] != now["training"]["state"]:
-        found.append(f"training: {now['training']['state']}")
+        texts.append(f"training: {now['training']['state']}")
     if now.get("last_error") and now.get("last_error") != before.get("last_error"):
-        found.append(str(now["last_error"]))
+        texts.append(str(now["last_error"]))
     old, new = dict(_nodes(before)), dict(_nodes(now))
     for name, (where, state) in new.items():
         if name not in old:
-            found.append(f"{name} is new, {where}")
+            texts.append(f"{name} is new, {where}")
         elif old[name][0] != where:
-            found.append(f"{name} moved: {where}")
+            texts.append(f"{name} moved: {where}")
         elif old[name][1] != state:
-            found.append(f"{name}: {state}")
-    return [*found, *(f"{name} is gone" for name in old if name not in new)]
+            texts.append(f"{name}: {state}")
+    return [*texts, *(f"{name} is gone" for name in old if name not in new)]
 
 
 def _nodes(facts: Facts) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -141,15 +145,15 @@ def _state(node: Facts) -> str:
 
 
 def view(network: Watched) -> str:
-    """The whole view."""
+    """Return the complete view."""
     if network.finished is not None:
         training = network.finished["training"]
         words = ['<span class="state ended">finished</span>', *_progress(training)]
         export, *more = reversed(_actions(network))
         return (
             f'<h1>{escape(network.finished["network"])}</h1><p class="text">{" · ".join(words)}</p>{_charts(network)}'
-            f'<section class="part" id="actions"><h2>To act</h2>{commands_html([export, *more], "more")}</section>'
-            f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
+            f'<section class="part" id="actions"><h2>Commands</h2>{commands_html([export, *more], "more")}</section>'
+            f'<section class="part" id="events"><h2>Events</h2>{_events(network)}</section>'
         )
     if not network.status:
         return (
@@ -157,19 +161,19 @@ def view(network: Watched) -> str:
         )
     status, training = network.status, network.status["training"]
     trouble = f'<p class="finding odds">{escape(network.trouble)}</p>' if network.trouble else ""
-    state, age = ("away", '<p class="text">As they were last seen.</p>') if network.trouble else ("connected", "")
+    state, age = ("away", '<p class="text">Last known state.</p>') if network.trouble else ("connected", "")
     stations = status["stations"]
     present = sum(station["connected"] for station in stations)
     cloud = f"cloud, round {training.get('round') or 0}, {present} of {len(stations)} stations"
-    waits = ", ".join(training.get("waits_for") or [])
+    missing = ", ".join(training.get("waits_for") or [])
     below = "".join(_station(station) for station in stations)
     return (
         f"<h1>{escape(status['network'])}</h1>{trouble}{_training(network)}{_charts(network)}"
         f'<section class="part" id="nodes"><h2>Nodes</h2>{age}<p class="state {state}">{cloud}</p>'
-        f"{_small(f'waits for {waits}' if waits else '', status.get('last_error'))}"
+        f"{_small(f'waiting for {missing}' if missing else '', status.get('last_error'))}"
         f'<ul class="tree{" past" if network.trouble else ""}">{below}</ul></section>'
-        f'<section class="part" id="events"><h2>What happened</h2>{_events(network)}</section>'
-        f'<section class="part" id="actions"><h2>To act</h2><p class="text">This page only looks.</p>'
+        f'<section class="part" id="events"><h2>Events</h2>{_events(network)}</section>'
+        '<section class="part" id="actions"><h2>Commands</h2><p class="text">This page is read-only.</p>'
         f"{commands_html(_actions(network), 'more')}</section>"
     )
 
@@ -177,16 +181,16 @@ def view(network: Watched) -> str:
 def _training(network: Watched) -> str:
     training = network.status["training"]
     state = escape(training["state"])
-    words = [f'<span class="state {state}">{state}</span>' if not network.trouble else f"last seen: {state}"]
+    words = [f'<span class="state {state}">{state}</span>' if not network.trouble else f"last known state: {state}"]
     words += _progress(training)
-    spent, left = training.get("spent") or {}, training.get("left") or {}
-    limits = {name: spent[name] + left[name] for name in spent if left.get(name) is not None}
+    spent, remaining = training.get("spent") or {}, training.get("left") or {}
+    limits = {name: spent[name] + remaining[name] for name in spent if remaining.get(name) is not None}
     bars = "".join(meter(name, spent[name], limit, _until(network, name)) for name, limit in limits.items())
     return f'<p class="text">{" · ".join(words)}</p>{bars}'
 
 
 def _progress(training: Facts) -> list[str]:
-    """Round, metric, certificate and error of a training."""
+    """Return round, metric, certificate and error of a training."""
     words = []
     if training.get("round"):
         words.append(f"round {training['round']:,} with {training['local_steps']} local steps (H)")
@@ -199,7 +203,7 @@ def _progress(training: Facts) -> list[str]:
 
 
 def _until(network: Watched, name: str) -> str:
-    """When a budget will be spent, if the training goes on as in the last rounds."""
+    """Return the time at which a budget will be spent, by the rate of the last rounds."""
     recent = [(at, facts["left"].get(name)) for at, facts in network.curve[-50:] if at and facts.get("left")]
     if network.trouble or network.status["training"]["state"] != "running" or len(recent) < 2:
         return ""
@@ -207,24 +211,24 @@ def _until(network: Watched, name: str) -> str:
     if much is None or little is None or much <= little or last <= first:
         return ""
     end = last + little * (last - first) / (much - little)
-    return f", all of it at about {datetime.fromtimestamp(end).strftime('%H:%M:%S')}"
+    return f", spent at about {datetime.fromtimestamp(end).strftime('%H:%M:%S')}"
 
 
 def _charts(network: Watched) -> str:
-    facts = [known for _, known in network.curve]
+    facts = [entry for _, entry in network.curve]
     facts = [facts[i] for i in thinned(len(facts), DRAWN)]
     if len(facts) < 2:
         return ""
-    rounds, x = [float(each["round"]) for each in facts], Axis("round (BS iteration)", whole=True)
+    rounds, x = [float(entry["round"]) for entry in facts], Axis("round (BS iteration)", integer=True)
     metric = next((name for name in METRICS if facts[-1].get(name) is not None), None)
     parts = [("gap", "Certified gap", Axis("duality gap (log scale)", "log"), "line")]
     parts = [*([(metric, metric_name(metric).capitalize(), metric_axis(metric), "line")] if metric else []), *parts]
     parts.append(("local_steps", "Chosen H", Axis("H (local steps per round)", low=0.0), "steps"))
     drawn = []
     for i, (name, title, y, kind) in enumerate(parts):
-        known = [each.get(name) for each in facts]
-        if sum(value is not None for value in known) > 1:
-            series = (Series(title, rounds, known, style=Style(i), kind=kind),)
+        values = [entry.get(name) for entry in facts]
+        if sum(value is not None for value in values) > 1:
+            series = (Series(title, rounds, values, style=Style(i), kind=kind),)
             chart = LineChart(name.replace("_", "-"), title, x, y, series)
             drawn.append(figure_html("network", Section("curves", "", paired=True), chart))
     return f'<div class="charts">{"".join(drawn)}</div>'
@@ -236,20 +240,20 @@ def _small(*texts: Any) -> str:
 
 def _station(station: Facts) -> str:
     terminals = station["terminals"]
-    here = sum(terminal["connected"] for terminal in terminals)
-    away = [terminal for terminal in terminals if _state(terminal) != "connected"]
-    shown = terminals if len(terminals) <= SHOWN else away[:SHOWN]
+    connected = sum(terminal["connected"] for terminal in terminals)
+    attention = [terminal for terminal in terminals if _state(terminal) != "connected"]
+    listed = terminals if len(terminals) <= SHOWN else attention[:SHOWN]
     words = [f"station {station['station']} {station['task']}", f"round {station['round']}"]
-    words += [f"{here} of {len(terminals)} terminals", *_took(station)]
+    words += [f"{connected} of {len(terminals)} terminals", *_took(station)]
     if station.get("heard_seconds") is not None:
-        words.append(f"last word {station['heard_seconds']:.0f} s ago")
-    rows = "".join(_terminal(terminal) for terminal in shown)
+        words.append(f"last heartbeat {station['heard_seconds']:.0f} s ago")
+    rows = "".join(_terminal(terminal) for terminal in listed)
     line = f'<span class="state {_state(station)}">{escape(", ".join(words))}</span>'
     return f"<li>{line}{_small(station.get('last_error'))}<ul>{rows}</ul></li>"
 
 
 def _took(node: Facts) -> list[str]:
-    """What a node took of every type."""
+    """Return the spending of a node by type."""
     return [f"{name} {short(amount)}" for name, amount in (node.get("spent") or {}).items()]
 
 
@@ -263,27 +267,27 @@ def _terminal(terminal: Facts) -> str:
 
 def _events(network: Watched) -> str:
     if not network.events:
-        return '<p class="text">nothing since this page was opened</p>'
+        return '<p class="text">no events since this page was opened</p>'
     rows = "".join(
-        f"<li><time>{datetime.fromtimestamp(each.at).strftime('%H:%M:%S')}</time>{escape(each.text[:300])}</li>"
-        for each in network.events
+        f"<li><time>{datetime.fromtimestamp(event.at).strftime('%H:%M:%S')}</time>{escape(event.text[:300])}</li>"
+        for event in network.events
     )
-    return f'<ul class="happened" tabindex="0" aria-label="What happened">{rows}</ul>'
+    return f'<ul class="happened" tabindex="0" aria-label="Events">{rows}</ul>'
 
 
 def _actions(network: Watched) -> list[tuple[str, str]]:
-    """Commands for what can be done now; a cloud that does not answer is to be started first."""
+    """Return commands that are useful now; if the cloud does not answer, the first command starts it."""
     place, training = quote(str(network.place)), (network.finished or network.status).get("training", {})
-    spent, left = training.get("spent") or {"energy": 700.0}, training.get("left") or {}
-    limits = {name: amount + (left.get(name) or 0.0) for name, amount in spent.items()}
+    spent, remaining = training.get("spent") or {"energy": 700.0}, training.get("left") or {}
+    limits = {name: amount + (remaining.get(name) or 0.0) for name, amount in spent.items()}
     more = " ".join(f"--budget {name}={2 * limit:.0f}" for name, limit in limits.items())
     export = f"rhfedmtl network export {place} --out {quote(f'{network.place.name}-model')}"
     if network.trouble:
-        up = ("Start it on this machine, and train", f"rhfedmtl network up {place} --local {more}")
+        up = ("Start the network on this machine, and train", f"rhfedmtl network up {place} --local {more}")
         return [up, *([("Fetch the models", f"{export} --offline")] if training else [])]
     return [
-        ("Train on with a larger budget", f"rhfedmtl network train {place} {more}"),
-        ("End the training after the present round", f"rhfedmtl network stop {place}"),
+        ("Continue training with a larger budget", f"rhfedmtl network train {place} {more}"),
+        ("Stop the training after the current round", f"rhfedmtl network stop {place}"),
         ("Move a terminal to another station", f"rhfedmtl network move {place} TERMINAL STATION"),
         ("Fetch the models", export),
     ]

@@ -1,4 +1,8 @@
-"""The server of the live page: views as whole pages, and one stream of events that says when to look again."""
+"""Web server of the dashboard: complete HTML pages, and a stream of events that tells browsers to reload.
+
+The command ``dashboard`` calls `serve`. The server listens only on this machine, and `access.Guard` checks every
+request. Pages are made in threads, so a slow chart does not block other readers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ MOST_EVENTS_A_SECOND = 10.0
 
 
 class Announcer:
-    """Tells every open page that something has changed; pages that are slow hear of many changes as of one."""
+    """Notifies open pages of changes; a slow page gets several changes as a single event."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -38,7 +42,7 @@ class Announcer:
         self.closing = False
 
     def open(self) -> None:
-        """Announce from the loop that runs now."""
+        """Bind the announcer to the running event loop."""
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
@@ -47,9 +51,9 @@ class Announcer:
         self._wake()
 
     def changed(self) -> None:
-        """Something has changed; from any thread."""
+        """Notify all pages; any thread may call this."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # a loop that has just ended
+            with contextlib.suppress(RuntimeError):  # The loop has just ended.
                 self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -57,23 +61,23 @@ class Announcer:
             event.set()
 
     async def stream(self) -> AsyncIterator[str]:
-        """Events for one page."""
-        mine = asyncio.Event()
-        self._waiting.add(mine)
+        """Yield the events for a page."""
+        wake_up = asyncio.Event()
+        self._waiting.add(wake_up)
         try:
             yield "retry: 1000\n\n"
             while not self.closing:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(mine.wait(), KEEP_ALIVE_S)
-                yield "event: changed\ndata: \n\n" if mine.is_set() and not self.closing else ": still here\n\n"
-                mine.clear()
+                    await asyncio.wait_for(wake_up.wait(), KEEP_ALIVE_S)
+                yield "event: changed\ndata: \n\n" if wake_up.is_set() and not self.closing else ": still here\n\n"
+                wake_up.clear()
                 await asyncio.sleep(1.0 / MOST_EVENTS_A_SECOND)
         finally:
-            self._waiting.discard(mine)
+            self._waiting.discard(wake_up)
 
 
 class Dashboard:
-    """What is looked at: a folder of runs, or a network."""
+    """Application for a folder of runs, or for a network."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.announcer = place, Announcer()
@@ -88,7 +92,7 @@ class Dashboard:
         self.views = {first: "/", "What if": "/whatif"}
 
     def app(self, access: Access) -> Starlette:
-        """The application."""
+        """Return the application with access control."""
         routes = [
             Route("/", self._first),
             Route("/run/{name}", self._run),
@@ -102,25 +106,25 @@ class Dashboard:
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         self.announcer.open()
-        watched: Any = self.index or self.network
-        await asyncio.to_thread(watched.start, self.announcer.changed)
+        source: Any = self.index or self.network
+        await asyncio.to_thread(source.start, self.announcer.changed)
         yield
-        watched.close()
+        source.close()
 
-    async def _page(self, title: str, make: Callable[[], str], here: str) -> Response:
-        """A page, made in a thread of its own: nobody waits for the charts of others."""
+    async def _page(self, title: str, make: Callable[[], str], current: str) -> Response:
+        """Return a page; a thread makes it, so other readers do not wait for its charts."""
         try:
             body, status = await asyncio.to_thread(make), 200
         except RHFedMTLError as error:
             body, status = pages.refusal(str(error)), 404
-        return HTMLResponse(pages.frame(title, body, self.views, here), status)
+        return HTMLResponse(pages.frame(title, body, self.views, current), status)
 
     async def _first(self, request: Request) -> Response:
         if self.network is not None:
-            known = self.network
-            return await self._page(f"{self.place.name}: network", lambda: network.view(known), "/")
-        asked = pages.RunQuery.of(request.query_params)
-        return await self._page(f"{self.place.name}: runs", lambda: pages.runs(self._runs, asked), "/")
+            watched = self.network
+            return await self._page(f"{self.place.name}: network", lambda: network.view(watched), "/")
+        query = pages.RunQuery.of(request.query_params)
+        return await self._page(f"{self.place.name}: runs", lambda: pages.runs(self._runs, query), "/")
 
     @property
     def _runs(self) -> Index:
@@ -154,56 +158,56 @@ class Dashboard:
 
 
 async def _static(request: Request) -> Response:
-    """Style and scripts, as they lie in the packages."""
-    own = files("rhfedmtl.dashboard")
-    made: dict[str, Callable[[], str]] = {
-        "style.css": lambda: stylesheet() + own.joinpath("style.css").read_text(encoding="utf-8"),
+    """Return a style sheet or script of the package."""
+    package_files = files("rhfedmtl.dashboard")
+    makers: dict[str, Callable[[], str]] = {
+        "style.css": lambda: stylesheet() + package_files.joinpath("style.css").read_text(encoding="utf-8"),
         "report.js": script,
-        "dashboard.js": lambda: own.joinpath("dashboard.js").read_text(encoding="utf-8"),
+        "dashboard.js": lambda: package_files.joinpath("dashboard.js").read_text(encoding="utf-8"),
     }
     name = request.path_params["name"]
-    if name not in made:
+    if name not in makers:
         return PlainTextResponse("no such file", 404)
-    return Response(made[name](), media_type="text/css" if name.endswith("css") else "text/javascript")
+    return Response(makers[name](), media_type="text/css" if name.endswith("css") else "text/javascript")
 
 
 def serve(place: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C; ``ready`` is called with the address, token included, once it answers."""
+    """Serve until Ctrl-C, and call ``ready`` with the address and token as soon as the server answers."""
     config = uvicorn.Config("", host=HOST, port=port, log_level="error", access_log=False, timeout_graceful_shutdown=1)
     listening = bound(config, port)
     port = listening.getsockname()[1]
     access = Access(frozenset({f"{HOST}:{port}", f"localhost:{port}"}))
-    shown = Dashboard(place)
-    config.app = shown.app(access)
+    application = Dashboard(place)
+    config.app = application.app(access)
     address = f"http://{HOST}:{port}/?token={access.token}"
-    PageServer(config, lambda: ready(address), shown.announcer.close).run(sockets=[listening])
+    PageServer(config, lambda: ready(address), application.announcer.close).run(sockets=[listening])
 
 
 def bound(config: uvicorn.Config, port: int) -> socket.socket:
-    """The place to listen at; a port that is taken is refused in a line."""
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Return the socket to listen at; refuse a port that is in use."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((config.host, port))
+        listener.bind((config.host, port))
     except OSError as error:
-        found.close()
+        listener.close()
         raise ConfigError(f"port {port} cannot be used: {error.strerror}; choose another with --port") from None
-    return found
+    return listener
 
 
 class PageServer(uvicorn.Server):
-    """Says when it answers, and ends the streams of open pages before it ends itself."""
+    """Server that reports when it is ready, and ends the streams of open pages before it stops."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None], closing: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready, self._closing = ready, closing
 
     async def startup(self, sockets: Any = None) -> None:
-        """Begin to listen."""
+        """Start listening."""
         await super().startup(sockets=sockets)
         self._ready()
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """End."""
+        """Stop."""
         self._closing()
         await super().shutdown(sockets=sockets)

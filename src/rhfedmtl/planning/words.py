@@ -56,7 +56,7 @@ def work(report: PlanReport) -> list[tuple[str, str]]:
     cut = " planned, cut short by the budget" if report.station_rounds > report.rounds else ""
     lines += [
         ("K", f"{report.station_rounds:,}{cut} (rounds of a station in a server iteration)"),
-        ("M", f"{how_many(report.cloud_rounds, 'server iteration')}; {how_many(report.rounds, 'round')} in all"),
+        ("M", f"{how_many(report.cloud_rounds, 'server iteration')}; {how_many(report.rounds, 'round')} in total"),
         ("work", f"{report.terminal_steps:,} terminal steps; stops with: {report.stopped}"),
     ]
     if report.weights and report.privacy is None:

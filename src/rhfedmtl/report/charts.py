@@ -40,7 +40,7 @@ class Axis:
     """Axis with label, unit, scale (``linear`` or ``log``) and limits; ``names`` replace the numbers 0, 1, 2, ….
 
     Automatic limits stay above ``floor`` and below ``ceiling``: an accuracy is at most 1, even if its interval is
-    wider. A ``whole`` axis has integer ticks.
+    wider. An ``integer`` axis has integer ticks.
     """
 
     label: str
@@ -50,7 +50,7 @@ class Axis:
     names: tuple[str, ...] = ()
     floor: float = -math.inf
     ceiling: float = math.inf
-    whole: bool = False
+    integer: bool = False
 
     def place(self, value: float) -> float:
         """Return the position of a value between the limits, from 0 to 1."""
@@ -122,7 +122,10 @@ class Series:
 
     @property
     def marked(self) -> list[int]:
-        """Places of the points that have markers: all of a few, some of many, where other lines have theirs not."""
+        """Indices of the points with markers: all of a short line, and a few of a long line.
+
+        Long lines have their markers at different places.
+        """
         drawn = [i for i, y in enumerate(self.y) if y is not None]
         if self.kind == "level":
             return []
@@ -133,7 +136,7 @@ class Series:
 
     @property
     def values(self) -> list[Number]:
-        """All values that the y axis must include."""
+        """Values that the y axis must include."""
         return [*self.y, *self.low, *self.high]
 
 
@@ -292,7 +295,7 @@ def ticks(axis: Axis, max_ticks: int = 6) -> list[float]:
             inside = [value for value in inside if axis.low * (1.0 - 1e-9) <= value <= axis.high * (1.0 + 1e-9)]
             if len(inside) >= 3:
                 return inside[:: -(-len(inside) // max_ticks)]
-    smallest_step = max((axis.high - axis.low) / max_ticks, float(axis.whole))
+    smallest_step = max((axis.high - axis.low) / max_ticks, float(axis.integer))
     power = 10.0 ** math.floor(math.log10(smallest_step))
     step = next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= smallest_step * (1.0 - 1e-9))
     first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)

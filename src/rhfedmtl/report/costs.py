@@ -37,7 +37,7 @@ def _row(curve: CostCurve, i: int) -> tuple[TableCell, ...]:
 def _charts(curves: Sequence[CostCurve]) -> list[Chart]:
     """Return a figure for each formula, because their scales differ."""
     charts: list[Chart] = []
-    H = Axis("H (local steps per round)", whole=True)
+    H = Axis("H (local steps per round)", integer=True)
     for formula in dict.fromkeys(curve.formula for curve in curves):
         of_formula = [curve for curve in curves if curve.formula == formula]
         name = FORMULAS.get(formula, formula)

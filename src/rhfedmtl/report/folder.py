@@ -1,6 +1,6 @@
 """Read the studies of a folder, or gather single runs into a study.
 
-A report needs studies. `read` loads those that `reproduce` or `compare` wrote; without them, `gather` makes a study
+A report needs studies. `read` loads the studies of `reproduce` or `compare`; without them, `gather` makes a study
 from single runs, with budgets as an axis and all other differences as variants. `overlaid` does the same for a few runs
 that the dashboard compares.
 """
@@ -23,7 +23,7 @@ from rhfedmtl.studies.study import At, Point, Study, StudyResult, Variant, grid,
 OFTEN = ("request.data", "budget.", "seed")
 """Settings that come first in the name of a run."""
 TIDYING = {"drop", "missing", "na", "categories", "most_values", "small_tasks"}
-"""Settings of a table that say how its rows become features, not what the models predict."""
+"""Settings of a table for the conversion of its rows to features; they do not change the labels."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,8 @@
-"""The page: one HTML file that holds all it needs, style and script and data, and asks for nothing else."""
+"""Write the report as a single HTML file that contains its style, script and data, and loads nothing else.
+
+`report.write` calls `page`. The dashboard reuses the parts of a page: `chapter_html`, `figure_html`, `commands_html`,
+`stylesheet` and `script`. All text is escaped here.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,17 @@ from rhfedmtl.report.tables import Table, TableCell
 from rhfedmtl.report.words import contradicts
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""What the browser may load: nothing from outside."""
+"""Content policy of the browser: nothing is loaded from outside."""
 MOST_FINDINGS = 5
 
 
 def page(chapters: Sequence[Chapter], *, title: str, made: str) -> str:
-    """The whole report; ``made`` says from what it was made, and by which version."""
+    """Return the complete report; ``made`` is the line above the title with counts and version."""
     many = len(chapters) > 1
     body = "".join(chapter_html(chapter, many=many, number=i + 1) for i, chapter in enumerate(chapters))
     links = "".join(f'<li><a href="#{escape(c.name)}">{escape(c.title)}</a></li>' for c in chapters)
     contents = f'<nav class="contents" aria-label="Contents"><div><p>Contents</p><ol>{links}</ol></div></nav>'
-    # The finding of the first chapter, large, and under it every chapter with its own.
+    # Show the finding of the first chapter in large type, and below it each chapter with its finding.
     first = chapters[0]
     link = f'<a href="#{escape(first.name)}">{escape(first.title)}</a>'
     lead = "".join(f'<p class="lead">{escape(text)}</p><p class="from">{link}</p>' for text in first.findings[:1])
@@ -47,12 +51,12 @@ def page(chapters: Sequence[Chapter], *, title: str, made: str) -> str:
 
 
 def stylesheet() -> str:
-    """The style of all that is drawn here, colours of series included."""
+    """Return the style sheet, including the colours of series."""
     return _colours() + _resource("style.css")
 
 
 def script() -> str:
-    """What makes charts and commands answer to pointer and keys."""
+    """Return the script that makes charts and commands interactive."""
     return _resource("script.js")
 
 
@@ -67,32 +71,35 @@ def _colours() -> str:
 
 
 def chapter_html(chapter: Chapter, *, many: bool = False, number: int = 1) -> str:
-    """One study: findings, sections, settings."""
+    """Return a study with findings, sections and settings."""
     name = escape(chapter.name)
     heading = f'<p class="eyebrow">{number} · {name}</p><h2>{escape(chapter.title)}</h2>' if many else ""
-    asked = f'<p class="asked">{escape(chapter.question)}</p>' if chapter.question else ""
+    question = f'<p class="asked">{escape(chapter.question)}</p>' if chapter.question else ""
     level = 3 if many else 2
     sections = "".join(_section(chapter.name, part, level, folded=many and part.folded) for part in chapter.sections)
     settings = _settings(chapter, level, folded=many) if chapter.settings else ""
-    return f'<section class="study" id="{name}">{heading}{asked}{_findings(chapter)}{sections}{settings}</section>'
+    return f'<section class="study" id="{name}">{heading}{question}{_findings(chapter)}{sections}{settings}</section>'
 
 
 def _findings(chapter: Chapter) -> str:
-    """The first large, the next few beneath, the others folded; what contradicts the paper is never folded."""
+    """Return the findings: the first large, the next few below it, the rest folded.
+
+    Findings that contradict the paper are never folded.
+    """
     if not chapter.findings:
         return ""
-    first, *others = chapter.findings
-    odds = [text for text in others if contradicts(text)]
-    plain = [text for text in others if not contradicts(text)]
-    shown = plain if len(plain) <= MOST_FINDINGS else plain[: MOST_FINDINGS - 1]
-    kept = "".join(_item(text) for text in [*odds, *shown])
-    rest = "".join(_item(text) for text in plain[len(shown) :])
-    count = len(plain) - len(shown)
+    first, *further = chapter.findings
+    odds = [text for text in further if contradicts(text)]
+    plain = [text for text in further if not contradicts(text)]
+    visible = plain if len(plain) <= MOST_FINDINGS else plain[: MOST_FINDINGS - 1]
+    visible_items = "".join(_item(text) for text in [*odds, *visible])
+    rest = "".join(_item(text) for text in plain[len(visible) :])
+    count = len(plain) - len(visible)
     folded = (
         f'<details class="more"><summary>{count} more</summary><ul class="also">{rest}</ul></details>' if rest else ""
     )
     lead = f'<p class="finding{" odds" if contradicts(first) else ""}">{escape(first)}</p>'
-    return lead + (f'<ul class="also">{kept}</ul>' if kept else "") + folded
+    return lead + (f'<ul class="also">{visible_items}</ul>' if visible_items else "") + folded
 
 
 def _item(text: str) -> str:
@@ -114,23 +121,23 @@ def _section(study: str, part: Section, level: int, *, folded: bool) -> str:
 
 
 def _choices(study: str, part: Section) -> str:
-    """A box that a script fills with what there is to choose, and the values for it."""
+    """Return the box for menus, which the script fills, and their data."""
     if part.choices is None:
         return ""
     return (
-        f'<div class="choose" id="{escape(study)}-choose" role="group" aria-label="What the first chart shows" hidden>'
+        f'<div class="choose" id="{escape(study)}-choose" role="group" aria-label="Select the first chart" hidden>'
         f'<script type="application/json" class="choices">{svg.as_json(part.choices)}</script></div>'
     )
 
 
-def commands_html(commands: Sequence[tuple[str, str]], others: str = "single runs") -> str:
-    """The first in the open, the others folded where they are many."""
+def commands_html(commands: Sequence[tuple[str, str]], folded_title: str = "single runs") -> str:
+    """Return commands to copy; many commands are folded after the first."""
     if not commands:
         return ""
-    shown = [_command(name, command) for name, command in commands]
-    first, rest = (shown, []) if len(shown) <= 3 else (shown[:1], shown[1:])
+    blocks = [_command(name, command) for name, command in commands]
+    first, rest = (blocks, []) if len(blocks) <= 3 else (blocks[:1], blocks[1:])
     folded = (
-        f'<details class="more"><summary>{len(rest)} {escape(others)}</summary>{"".join(rest)}</details>'
+        f'<details class="more"><summary>{len(rest)} {escape(folded_title)}</summary>{"".join(rest)}</details>'
         if rest
         else ""
     )
@@ -145,7 +152,7 @@ def _folding(key: str, title: str, level: int, body: str, *, folded: bool) -> st
 
 
 def figure_html(study: str, section: Section, chart: Chart, level: int = 2) -> str:
-    """A chart with its title, a heading of this level, its note, and its values as a table."""
+    """Return a chart with its title as a heading of this level, its note, and its values as a table."""
     title = f"<h{level}>{escape(chart.title)}</h{level}>" if chart.title != section.title else ""
     note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
     half = section.paired if isinstance(chart, LineChart) else isinstance(chart, Heat) and len(chart.columns) <= 12
@@ -178,7 +185,7 @@ def _table(table: Table) -> str:
 
 
 def _scrolling(head: Sequence[str], body: str, kind: str, words: Sequence[int] = ()) -> str:
-    """A table in a box that it may scroll in, by finger and by keyboard; ``words`` are columns that hold no numbers."""
+    """Return a table in a box that scrolls by finger and keyboard; ``words`` are columns without numbers."""
     kinds = [' class="words"' if i in words else "" for i in range(len(head))]
     heads = "".join(
         f'<th scope="col"{of}>{escape(text)}</th>' if text else "<td></td>"
@@ -199,8 +206,8 @@ def _group(name: str, rows: Sequence[Sequence[TableCell]], width: int) -> str:
 
 
 def _cell(entry: TableCell) -> str:
-    kind = " ".join(name for name, holds in (("best", entry.best), ("words", _is_text(entry))) if holds)
-    return f'<td class="{kind}">{_entry(entry)}</td>' if kind else f"<td>{_entry(entry)}</td>"
+    classes = " ".join(name for name, holds in (("best", entry.best), ("words", _is_text(entry))) if holds)
+    return f'<td class="{classes}">{_entry(entry)}</td>' if classes else f"<td>{_entry(entry)}</td>"
 
 
 def _is_text(entry: TableCell) -> bool:

@@ -1,4 +1,8 @@
-"""The sections of a report: which charts and tables stand under which heading, in which order."""
+"""Order the charts and tables of a study into sections with headings.
+
+`chapter` makes a chapter from a study; `page` turns chapters into HTML. To add a section to the report, add it in
+`_all`: a section without content does not appear.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from rhfedmtl.report import tables, views
 from rhfedmtl.report.charts import Chart, Styles
 from rhfedmtl.report.choices import Facts, choices
 from rhfedmtl.report.tables import Table
-from rhfedmtl.report.words import findings, focus, said, settings
+from rhfedmtl.report.words import findings, focus, place_text, settings
 from rhfedmtl.studies.study import StudyResult
 
 
@@ -17,9 +21,9 @@ from rhfedmtl.studies.study import StudyResult
 class Section:
     """A heading, a sentence, charts and a table.
 
-    It may be ``folded`` where a report has many studies. ``paired`` charts stand side by side where there is room.
-    Without charts and tables it is left out, unless its text ``tells`` something by itself. ``choices`` are what a
-    reader may have its first chart show instead.
+    With many studies, a ``folded`` section starts folded. ``paired`` charts are next to each other on wide screens. A
+    section without charts and tables is dropped, unless its text ``tells`` a result. ``choices`` has the data of the
+    menus for its first chart.
     """
 
     key: str
@@ -36,7 +40,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """What was asked, what was found, and the sections that show it."""
+    """Question, findings and sections of a study."""
 
     name: str
     title: str
@@ -47,34 +51,34 @@ class Chapter:
 
     @property
     def charts(self) -> list[Chart]:
-        """All charts, in the order of the page."""
+        """Charts of all sections, in the order of the page."""
         return [chart for section in self.sections for chart in section.charts]
 
 
 def chapter(result: StudyResult, styles: Styles) -> Chapter:
-    """A study with all sections that it has the data for."""
-    shown = tuple(s for s in _all(result, styles) if s.charts or s.table or s.commands or s.tells)
+    """Return the chapter of a study with all sections for which it has data."""
+    sections = tuple(s for s in _all(result, styles) if s.charts or s.table or s.commands or s.tells)
     study = result.study
-    return Chapter(study.name, study.title, study.question, tuple(findings(result)), shown, settings(result))
+    return Chapter(study.name, study.title, study.question, tuple(findings(result)), sections, settings(result))
 
 
 def across(results: Sequence[StudyResult]) -> list[Chapter]:
-    """Where several studies have methods in common: how those stand over all of them."""
+    """Return the chapter that compares methods over all studies, if they have methods in common."""
     table = tables.across(results)
     if table is None:
         return []
-    question = "Over all studies and budgets: which method learns most?"
-    return [Chapter("across", "All studies at once", question, (), (Section("areas", "", table=table, folded=False),))]
+    question = "Which method is best over all studies and budgets?"
+    return [Chapter("across", "All studies together", question, (), (Section("areas", "", table=table, folded=False),))]
 
 
 def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
     where = _where(result)
     if _drawn(result):
-        yield from _asked(result, styles)
+        yield from _first_views(result, styles)
         charts = tuple(views.values(result, styles))
         yield Section("values", charts[0].title if charts else "", charts=charts, folded=False)
         yield Section("table", "All cells", table=tables.grid(result), folded=False)
-        yield Section("overall", "All of them at once", table=tables.whole_axis(result), folded=False)
+        yield Section("overall", "Complete axis", table=tables.whole_axis(result), folded=False)
     else:
         at = focus(result)
         runs = result.records(result.study.reference, at)
@@ -82,21 +86,21 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
             yield Section("table", "Result by task", table=tables.tasks(runs[0]), folded=False)
         else:
             yield Section("table", "Side by side", where, table=tables.ranking(result, at), folded=False)
-        yield from _asked(result, styles)
+        yield from _first_views(result, styles)
     yield Section("certificates", "Certificates, and tuned settings", table=tables.certificates(result))
     on_the_way = tuple(views.along_spent(result, styles))
-    chosen = choices(result, styles) if on_the_way else None
-    yield Section("along", "Along the way", where, (*on_the_way, *views.steps(result, styles)), choices=chosen)
+    menus = choices(result, styles) if on_the_way else None
+    yield Section("along", "Along the way", where, (*on_the_way, *views.steps(result, styles)), choices=menus)
     yield Section("bill", "Where the budget went", where, tuple(views.bills(result)), tables.bill(result))
-    asked = views.everybody_answered(result)
-    text = f"{where} Every terminal that was asked answered." if asked else where
-    yield Section("answers", "Who answered", text.strip(), tuple(views.answers(result)), tells=asked > 0.0)
+    requests = views.complete_answers(result)
+    text = f"{where} Every terminal answered every request." if requests else where
+    yield Section("answers", "Received updates", text.strip(), tuple(views.answers(result)), tells=requests > 0.0)
     yield _tasks(result, styles, where)
-    text = f"{where} 1 means that two tasks move as one, 0 that they ignore each other."
+    text = f"{where} 1: two tasks move together. 0: they do not influence each other."
     yield Section("ties", "Task relationship", text.strip(), tuple(views.relationships(result)))
     if len(result.places) > 1:
-        yield Section("differences", "Every difference, tested", table=tables.differences(result))
-    yield Section("repeat", "Repeat it", commands=tuple(_commands(result)))
+        yield Section("differences", "Tests of all differences", table=tables.differences(result))
+    yield Section("repeat", "Repeat", commands=tuple(_commands(result)))
 
 
 def _drawn(result: StudyResult) -> bool:
@@ -105,29 +109,29 @@ def _drawn(result: StudyResult) -> bool:
 
 def _where(result: StudyResult) -> str:
     at = focus(result)
-    return f"At {said(at)}." if at and len(result.places) > 1 else ""
+    return f"At {place_text(at)}." if at and len(result.places) > 1 else ""
 
 
-def _asked(result: StudyResult, styles: Styles) -> Iterator[Section]:
-    """Views that a study was made for stand first."""
-    wanted = result.study.views
-    if "work" in wanted:
+def _first_views(result: StudyResult, styles: Styles) -> Iterator[Section]:
+    """Yield the views that the study asks for; they come first."""
+    views_wanted = result.study.views
+    if "work" in views_wanted:
         yield Section("work", "Chosen work", charts=tuple(views.work(result, styles)), folded=False, paired=True)
-    if "trajectories" in wanted:
+    if "trajectories" in views_wanted:
         yield Section("trajectories", "Task by task", _where(result), tuple(views.trajectories(result)), folded=False)
 
 
 def _tasks(result: StudyResult, styles: Styles, where: str) -> Section:
-    """Worst task and spread; the table is left out where the ranking says the same."""
+    """Return worst task and spread; without the table if the ranking has the same numbers."""
     ranking = tables.ranking(result, focus(result)) if _drawn(result) else None
     return Section("tasks", "Worst task, and spread between tasks", where, tuple(views.tasks(result, styles)), ranking)
 
 
 def _commands(result: StudyResult) -> Iterator[tuple[str, str]]:
     if result.study.command:
-        yield "The whole study", result.study.command
+        yield "Complete study", result.study.command
     at = focus(result)
     for name in result.running:
         for record in result.records(name, at)[:1]:
-            place = f", {said(at)}" if at else ""
-            yield f"One run: {result.labels[name]}{place}, seed {record.configuration.seed}", record.command
+            place = f", {place_text(at)}" if at else ""
+            yield f"Single run: {result.labels[name]}{place}, seed {record.configuration.seed}", record.command

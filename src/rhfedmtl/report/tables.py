@@ -1,4 +1,4 @@
-"""The tables of a report: every cell with its interval, the best marked, and every difference tested."""
+"""Tables of a report: every cell with its interval, the best value marked, and differences tested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.report import along
 from rhfedmtl.report.charts import short, signed
-from rhfedmtl.report.words import MEANING, axis_label, metric_name, said, spread, tuned
+from rhfedmtl.report.words import MEANING, axis_label, metric_name, place_text, spread, tuned
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies.overall import overall
 from rhfedmtl.studies.study import EVEN, At, Cell, StudyResult, judged
@@ -22,7 +22,7 @@ SIGNS = {"better": "▲", "worse": "▼", EVEN: "≈", "": "\u2007"}
 
 @dataclass(frozen=True)
 class TableCell:
-    """One entry of a table: text, a smaller note beneath, a sign beside, and whether it is the best of its kind."""
+    """Entry of a table: text, a smaller note below, a sign, and True in ``best`` for the best value."""
 
     text: str
     note: str = ""
@@ -33,7 +33,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Table:
-    """Header, and rows in groups; the first entry of a row is its name."""
+    """Header and groups of rows; the first entry of a row is its name."""
 
     head: tuple[str, ...]
     groups: tuple[tuple[str, tuple[tuple[TableCell, ...], ...]], ...]
@@ -41,9 +41,9 @@ class Table:
 
 
 def grid(result: StudyResult) -> Table:
-    """All cells: variants down, the axis of the pictures across, a group for each value of the other axes."""
+    """Return all cells: variants down, the axis of the charts across, a group for each value of the other axes."""
     study = result.study
-    groups = tuple((said(at), tuple(_row(result, name, at) for name in result.labels)) for at in study.others)
+    groups = tuple((place_text(at), tuple(_row(result, name, at) for name in result.labels)) for at in study.others)
     head = ("", *(short(value) for value in study.along))
     return Table(head, groups, f"Across: {axis_label(study.x or '')}. {_reading(result)}")
 
@@ -65,7 +65,7 @@ def _entry(result: StudyResult, cell: Cell) -> TableCell:
 
 
 def _nothing(result: StudyResult, cell: Cell) -> TableCell:
-    """A dash, and why: a run diverged, a budget paid no round, no such metric, or no run at all."""
+    """Return a dash with the reason: diverged, no affordable round, no such metric, or no run."""
     many = result.records(cell.variant, cell.at)
     if any(record.refused for record in many):
         return TableCell("–", "diverged" if any(record.diverged for record in many) else "no round paid")
@@ -77,21 +77,21 @@ def _sign(result: StudyResult, cell: Cell) -> str:
 
 
 def _reading(result: StudyResult) -> str:
-    """How to read the signs."""
+    """Return the legend of the signs."""
     reference = result.labels[result.study.reference]
     if not result.same_data:
-        return "Results on several data sets, or for other labels, are not ranked."
+        return "Results on different data sets or labels are not ranked."
     if result.study.seeds < 2:
-        return "The best of each column is marked. One seed, so nothing is tested."
+        return "The best of each column is marked. A single seed, so no tests."
     return (
         f"Mean over {result.study.seeds} seeds, ± half of its 95 % interval; the best of each column is marked. "
-        f"▲ better and ▼ worse than {reference}, ≈ not distinguishable from it: by the 95 % interval of the "
-        "difference, paired over seeds."
+        f"▲ better and ▼ worse than {reference}, ≈ not significant: by the 95 % interval of the difference, "
+        "paired over seeds."
     )
 
 
 def whole_axis(result: StudyResult) -> Table | None:
-    """Variants along the whole axis of the pictures: area under the curve, rank, certificates."""
+    """Return the table over the complete axis: area under the curve, rank, certificates."""
     groups = []
     for at in result.study.others:
         rows = overall(result, at)
@@ -109,44 +109,44 @@ def whole_axis(result: StudyResult) -> Table | None:
                     TableCell("–" if row.relative_gap is None else f"{row.relative_gap:.2g}"),
                 )
             )
-        groups.append((said(at), tuple(cells)))
-    known = tuple((name, rows) for name, rows in groups if len(rows) > 1)
-    if not known:
+        groups.append((place_text(at), tuple(cells)))
+    comparable = tuple((name, rows) for name, rows in groups if len(rows) > 1)
+    if not comparable:
         return None
     metric, reference = metric_name(result.study.metric), result.labels[result.study.reference]
     head = ("", metric, f"against {reference}", "mean rank", "relative gap")
     note = (
-        f"The mean along the logarithm of {axis_label(result.study.x or '')}: the area under the curve. Ranks are "
-        "means over its values and seeds, 1 the best; relative gaps are geometric means."
+        f"Area under the curve: the mean along the logarithm of {axis_label(result.study.x or '')}. Ranks are "
+        "means over its values and seeds (1 is best); relative gaps are geometric means."
     )
-    return Table(head, known, f"{note} {_reading(result)}")
+    return Table(head, comparable, f"{note} {_reading(result)}")
 
 
 def across(results: Sequence[StudyResult]) -> Table | None:
-    """Several studies: data sets down, the methods that all of them have across, and their mean ranks."""
+    """Return mean ranks over several studies: data sets down, common methods across."""
     places = [(result, at) for result in results for at in result.study.others]
-    every = [(result, at, {row.variant: row for row in overall(result, at)}) for result, at in places]
-    rows = [(result, at, found) for result, at, found in every if found]
-    shared = [name for name in (rows[0][2] if rows else {}) if all(name in found for _, _, found in rows)]
+    all_rows = [(result, at, {row.variant: row for row in overall(result, at)}) for result, at in places]
+    rows = [(result, at, by_variant) for result, at, by_variant in all_rows if by_variant]
+    shared = [name for name in (rows[0][2] if rows else {}) if all(name in by_variant for _, _, by_variant in rows)]
     if len({result.study.name for result, _, _ in rows}) < 2 or len(shared) < 2:
         return None
     body = []
-    for result, at, found in rows:
-        areas = [result.study.sign * found[name].area for name in shared]
+    for result, at, by_variant in rows:
+        areas = [result.study.sign * by_variant[name].area for name in shared]
         best = shared[int(np.argmax(areas))]
-        cells = [TableCell(result.study.title, said(at))]
+        cells = [TableCell(result.study.title, place_text(at))]
         for name in shared:
-            half = "" if found[name].half is None else f"± {found[name].half:.3f}"
-            cells.append(TableCell(f"{found[name].area:.3f}", half, best=name == best))
+            half = "" if by_variant[name].half is None else f"± {by_variant[name].half:.3f}"
+            cells.append(TableCell(f"{by_variant[name].area:.3f}", half, best=name == best))
         body.append(tuple(cells))
-    ranks = [float(np.mean([found[name].rank for _, _, found in rows])) for name in shared]
+    ranks = [float(np.mean([by_variant[name].rank for _, _, by_variant in rows])) for name in shared]
     last = (TableCell("mean rank"), *(TableCell(f"{rank:.1f}", best=rank == min(ranks)) for rank in ranks))
-    note = "Area under the curve of each study, over its width in the logarithm; the best of each row is marked."
+    note = "Area under the curve of each study, divided by the width of its log axis; the best of each row is marked."
     return Table(("", *shared), (("", (*body, last)),), note)
 
 
 def ranking(result: StudyResult, at: At) -> Table:
-    """Variants at one place: metric, difference to the reference, worst task, spread between tasks, rounds."""
+    """Return variants at a place: metric, difference to the reference, worst task, spread between tasks, rounds."""
     names = list(result.labels)
     cells = {name: result.cell(name, at) for name in names}
     bounds = _bounds([c for c in cells.values() if c.mean is not None])
@@ -164,7 +164,7 @@ def _bounds(cells: Sequence[Cell]) -> tuple[float, float]:
 
 
 def _ranked(result: StudyResult, cell: Cell, at: At, bounds: tuple[float, float]) -> tuple[TableCell, ...]:
-    name = TableCell(result.labels[cell.variant], "" if cell.variant in result.running else "yardstick, pays nothing")
+    name = TableCell(result.labels[cell.variant], "" if cell.variant in result.running else "baseline without a budget")
     if cell.mean is None:
         return (name, _nothing(result, cell), *(TableCell("") for _ in range(5)))
     (low, high), half = bounds, cell.half or 0.0
@@ -189,45 +189,50 @@ def _against(result: StudyResult, cell: Cell) -> TableCell:
 
 
 def _of_tasks(values: Any, tasks: Sequence[str], metric: str) -> tuple[TableCell, TableCell]:
-    """Worst task, with its name where all seeds have the same ``tasks``, and spread: each a mean over seeds."""
+    """Return the worst task (with its name if all seeds have the same ``tasks``) and the spread: means over seeds."""
     if values is None or values.shape[1] < 2 or np.isnan(values).all(axis=1).any():
         return TableCell(""), TableCell("")
     worse = -1.0 if metric == "rmse" else 1.0
     places = np.nanargmin(worse * values, axis=1)
     worst = np.take_along_axis(values, places[:, None], axis=1)[:, 0]
-    named = Counter(tasks[i] for i in places).most_common() if tasks else []
-    note = ", ".join(name if len(places) == 1 else f"{name} ({n} of {len(places)} seeds)" for name, n in named[:2])
+    counts = Counter(tasks[i] for i in places).most_common() if tasks else []
+    note = ", ".join(name if len(places) == 1 else f"{name} ({n} of {len(places)} seeds)" for name, n in counts[:2])
     return TableCell(spread(*interval(worst)), note), TableCell(f"{np.nanstd(values, axis=1).mean():.3f}")
 
 
 def certificates(result: StudyResult) -> Table | None:
-    """Every method at every place: relative gap (mean and largest over seeds), in words, and what tuning chose."""
-    groups = [(said(at), tuple(_certified(result, at))) for at in result.places]
-    known = tuple((name, rows) for name, rows in groups if rows)
-    if not known:
+    """Return relative gaps of every method at every place, in words, with tuned settings.
+
+    The gaps are the mean and the largest over seeds.
+    """
+    groups = [(place_text(at), tuple(_certified(result, at))) for at in result.places]
+    certified_groups = tuple((name, rows) for name, rows in groups if rows)
+    if not certified_groups:
         return None
-    columns = zip(*(row for _, rows in known for row in rows), strict=True)
-    heads = ("", "relative gap", "largest", "in words (the largest)", "settings by tuning")
-    one = all(len(result.records(name, at)) < 2 for name in result.labels for at in result.places)
-    tried = any(cell.text != "–" for cell in list(columns)[-1])
-    kept = [i for i in range(len(heads)) if not (one and i == 2) and (tried or i < 4)]
-    head = tuple("in words" if one and i == 3 else heads[i] for i in kept)
+    columns = zip(*(row for _, rows in certified_groups for row in rows), strict=True)
+    heads = ("", "relative gap", "largest", "in words (largest gap)", "tuned settings")
+    single_seed = all(len(result.records(name, at)) < 2 for name in result.labels for at in result.places)
+    has_tuning = any(cell.text != "–" for cell in list(columns)[-1])
+    columns_shown = [i for i in range(len(heads)) if not (single_seed and i == 2) and (has_tuning or i < 4)]
+    head = tuple("in words" if single_seed and i == 3 else heads[i] for i in columns_shown)
     return Table(
-        head, tuple((name, tuple(tuple(row[i] for i in kept) for row in rows)) for name, rows in known), MEANING
+        head,
+        tuple((name, tuple(tuple(row[i] for i in columns_shown) for row in rows)) for name, rows in certified_groups),
+        MEANING,
     )
 
 
 def bill(result: StudyResult) -> Table | None:
-    """The ledger of a single run: what each tier took of each type, and what is left of the budget."""
-    found = [record for name in result.running for at in result.places for record in result.records(name, at)]
-    if len(found) != 1 or not found[0].bill or found[0].result is None:
+    """Return the ledger of a single run: spending of each tier on each type, and the remaining budget."""
+    records = [record for name in result.running for at in result.places for record in result.records(name, at)]
+    if len(records) != 1 or not records[0].bill or records[0].result is None:
         return None
-    (known,), (limits, spent) = found, (found[0].result.budget, found[0].result.spent)
-    kinds = list(dict.fromkeys(line.type for line in known.bill))
-    took = {(line.tier, line.type): line.amount for line in known.bill}
-    tiers = dict.fromkeys(line.tier for line in known.bill)
+    (record,), (limits, spent) = records, (records[0].result.budget, records[0].result.spent)
+    kinds = list(dict.fromkeys(line.type for line in record.bill))
+    amounts = {(line.tier, line.type): line.amount for line in record.bill}
+    tiers = dict.fromkeys(line.tier for line in record.bill)
     names = {tier: "the cloud" if tier == "cloud" else f"{tier}s" for tier in tiers}
-    rows = {names[tier]: [took.get((tier, kind)) for kind in kinds] for tier in tiers}
+    rows = {names[tier]: [amounts.get((tier, kind)) for kind in kinds] for tier in tiers}
     rows["spent"] = [spent.get(kind) for kind in kinds]
     rows["budget"] = [limits.get(kind) for kind in kinds]
     rows["left"] = [limits[kind] - spent[kind] if kind in limits else None for kind in kinds]
@@ -237,14 +242,14 @@ def bill(result: StudyResult) -> Table | None:
 
 def _certified(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
     for name, label in result.labels.items():
-        found = result.records(name, at)
-        known = [r.result for r in found if r.result is not None and r.result.relative_gap is not None]
-        if not known:
+        records = result.records(name, at)
+        results = [r.result for r in records if r.result is not None and r.result.relative_gap is not None]
+        if not results:
             continue
-        gaps = [float(each.relative_gap or 0.0) for each in known]
-        worst = known[int(np.argmax(gaps))]
-        chosen = Counter(tuned(record) for record in found if record.tuning is not None)
-        notes = [f"{text} ({count} of {len(found)} seeds)" for text, count in chosen.most_common()]
+        gaps = [float(entry.relative_gap or 0.0) for entry in results]
+        worst = results[int(np.argmax(gaps))]
+        chosen = Counter(tuned(record) for record in records if record.tuning is not None)
+        notes = [f"{text} ({count} of {len(records)} seeds)" for text, count in chosen.most_common()]
         settings = notes if len(chosen) > 1 else list(chosen)
         yield (
             TableCell(label),
@@ -256,39 +261,39 @@ def _certified(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
 
 
 def tasks(record: Record) -> Table | None:
-    """Metrics of every task of one run, and their mean."""
+    """Return the metrics of every task of a run, and their means."""
     metrics = record.by_task
     if record.result is None or not metrics:
         return None
     means = record.result.metrics
     rows = [
-        (TableCell(task), *(TableCell(_known(values[b])) for values in metrics.values()))
+        (TableCell(task), *(TableCell(_text(values[b])) for values in metrics.values()))
         for b, task in enumerate(record.tasks)
     ]
-    mean = (TableCell("mean over tasks"), *(TableCell(_known(means[name])) for name in metrics))
+    mean = (TableCell("mean over tasks"), *(TableCell(_text(means[name])) for name in metrics))
     return Table(("", *(metric_name(name) for name in metrics)), (("", (*rows, mean)),))
 
 
-def _known(value: float | None) -> str:
+def _text(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
 def differences(result: StudyResult) -> Table | None:
-    """Every variant against the reference at every place: the difference, its interval, and the verdict in words."""
+    """Return every difference to the reference with its interval and verdict."""
     groups = []
     for at in result.places:
         tested = [(label, result.cell(name, at)) for name, label in result.labels.items()]
         rows = tuple(
-            (TableCell(label), TableCell(_difference(*cell.against)), TableCell(cell.verdict or "one seed: no test"))
+            (TableCell(label), TableCell(_difference(*cell.against)), TableCell(cell.verdict or "single seed: no test"))
             for label, cell in tested
             if cell.against is not None
         )
         if rows:
-            groups.append((said(at), rows))
+            groups.append((place_text(at), rows))
     if not groups:
         return None
     name, reference = metric_name(result.study.metric), result.labels[result.study.reference]
-    note = f"{name[:1].upper()}{name[1:]} minus that of {reference}, paired over seeds; positive is better."
+    note = f"{name[:1].upper()}{name[1:]} minus {name} of {reference}, paired over seeds; positive is better."
     return Table(("", "difference, 95 % interval", "verdict"), tuple(groups), note)
 
 

@@ -1,4 +1,8 @@
-"""The charts of a study: each function gives those that its runs have the data for, or none."""
+"""Charts of a study: each function returns the charts for which the runs have data, or an empty list.
+
+`sections` decides which charts appear, and `along` computes the curves. Single runs come from the place `words.focus`,
+usually the largest budget.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from rhfedmtl.report.words import (
     focus,
     metric_axis,
     metric_name,
-    said,
+    place_text,
     unit,
 )
 from rhfedmtl.runs.records import Record, RoundTable, Summary
@@ -25,40 +29,45 @@ from rhfedmtl.studies.study import At, StudyResult
 INTERVALS = "Lines are means over seeds, bands their 95 % intervals."
 PRINTED = "printed in the paper"
 MOST_TASKS = 8
-"""Tasks that a chart shows one by one."""
+"""Tasks that a chart shows individually."""
 MOST_RELATED = 40
 TIERS = ("terminal", "station", "cloud")
 
 
 def styles_of(result: StudyResult, styles: Styles) -> dict[str, Style]:
-    """Style of every variant, if possible the same in all studies; ``NAME-tuned`` has the colour of ``NAME``."""
+    """Return the style of every variant; if possible it is equal in all studies.
+
+    ``NAME-tuned`` has the colour of ``NAME``.
+    """
     return styles.together((v.name, v.name.removesuffix("-tuned"), v.yardstick) for v in result.study.variants)
 
 
 def values(result: StudyResult, styles: Styles) -> list[Chart]:
-    """The metric over the axis that the study draws along: one panel for each value of the other axes."""
+    """Return the metric over the axis of the study, with a panel for each value of the other axes."""
     if len(result.study.along) < 2:
         return []
     y = metric_axis(result.study.metric)
     parts = []
     for at in result.study.others:
-        looks, places, xs = styles_of(result, styles), result.study.line(at), _along_x(result)
+        variant_styles, places, xs = styles_of(result, styles), result.study.line(at), _along_x(result)
         series = []
         for variant in result.study.variants:
             name = variant.name
             cells = [result.cell(name, place) for place in places]
-            known = [(x, c.mean, c.half) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
-            if known:
-                series.append(_banded(result, name, known, looks[name]))
+            means = [(x, c.mean, c.half) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
+            if means:
+                series.append(_banded(result, name, means, variant_styles[name]))
             printed = [(x, c.paper) for x, c in zip(xs, cells, strict=True) if c.paper is not None]
             if printed:
                 label = f"{variant.label}, printed"
                 at_x, prints = [x for x, _ in printed], [v for _, v in printed]
                 series.append(
-                    Series(label, at_x, prints, style=looks[name], kind="hollow", group=PRINTED, of=variant.label)
+                    Series(
+                        label, at_x, prints, style=variant_styles[name], kind="hollow", group=PRINTED, of=variant.label
+                    )
                 )
-        parts.append(LineChart("", said(at), _x(result), y, tuple(series)))
-    note = "Hollow markers are values that the paper prints. " if result.study.paper else ""
+        parts.append(LineChart("", place_text(at), _x(result), y, tuple(series)))
+    note = "Hollow markers are values printed in the paper. " if result.study.paper else ""
     return _together(
         "values", f"{metric_name(result.study.metric)} over {_x(result).label}", parts, note + _bands(result)
     )
@@ -73,23 +82,23 @@ def _x(result: StudyResult) -> Axis:
 
 
 def _along_x(result: StudyResult) -> list[float]:
-    found = result.study.along
-    return [float(i) for i in range(len(found))] if _x(result).names else [float(v) for v in found]
+    values_along = result.study.along
+    return [float(i) for i in range(len(values_along))] if _x(result).names else [float(v) for v in values_along]
 
 
 def _together(key: str, title: str, parts: Sequence[LineChart], note: str) -> list[Chart]:
-    """Panels, or the one chart that there is."""
-    shown = [part for part in parts if part.series]
-    if not shown:
+    """Return panels, or a single chart."""
+    drawn = [part for part in parts if part.series]
+    if not drawn:
         return []
     title = title[:1].upper() + title[1:]
-    if len(shown) == 1:
-        return [LineChart(key, title, shown[0].x, shown[0].y, shown[0].series, note)]
-    return [Panels(key, title, tuple(shown), note)]
+    if len(drawn) == 1:
+        return [LineChart(key, title, drawn[0].x, drawn[0].y, drawn[0].series, note)]
+    return [Panels(key, title, tuple(drawn), note)]
 
 
 def _banded(result: StudyResult, name: str, points: Sequence[tuple[float, float, float | None]], look: Style) -> Series:
-    """A variant by x, mean and half of its interval, which one seed does not have; yardsticks are level."""
+    """Return a variant as a line with means and intervals; a single seed has no interval, and baselines are level."""
     low, high = ([None if half is None else mean + sign * half for _, mean, half in points] for sign in (-1.0, 1.0))
     bounds = (low, high) if result.study.seeds > 1 else ([], [])
     kind = "line" if name in result.running else "level"
@@ -97,7 +106,7 @@ def _banded(result: StudyResult, name: str, points: Sequence[tuple[float, float,
 
 
 def work(result: StudyResult, styles: Styles) -> list[Chart]:
-    """Chosen H, and number of rounds, over the axis that the study draws along."""
+    """Return chosen H and number of rounds over the axis of the study."""
     if len(result.study.along) < 2:
         return []
     charts: list[Chart] = []
@@ -112,45 +121,45 @@ def work(result: StudyResult, styles: Styles) -> list[Chart]:
 
 
 def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Summary], float], styles: Styles) -> LineChart:
-    looks, found = styles_of(result, styles), []
+    variant_styles, series = styles_of(result, styles), []
     for name in result.running:
         points = []
         for x, place in zip(_along_x(result), result.study.line(at), strict=True):
-            done = [of(record.result) for record in result.records(name, place) if record.result]
-            if done:
-                points.append((x, *interval(np.array(done))))
+            values_done = [of(record.result) for record in result.records(name, place) if record.result]
+            if values_done:
+                points.append((x, *interval(np.array(values_done))))
         if points:
-            found.append(_banded(result, name, points, looks[name]))
-    return LineChart("", said(at), _x(result), y, tuple(found))
+            series.append(_banded(result, name, points, variant_styles[name]))
+    return LineChart("", place_text(at), _x(result), y, tuple(series))
 
 
 def resource(result: StudyResult, at: At) -> str | None:
-    """The type that runs are drawn over: the one that bound the reference, or the first that all of them spent."""
+    """Return the type for the x axis: the type that bound the reference, or the first type that all runs spent."""
     names = [result.study.reference, *result.running]
-    found = [record.result for name in names for record in result.records(name, at) if record.result]
-    types = [kind for each in found[:1] for kind in (each.binding, *each.spent) if kind is not None]
-    return next((kind for kind in types if all(kind in each.spent for each in found)), None)
+    summaries = [record.result for name in names for record in result.records(name, at) if record.result]
+    types = [kind for summary in summaries[:1] for kind in (summary.binding, *summary.spent) if kind is not None]
+    return next((kind for kind in types if all(kind in summary.spent for summary in summaries)), None)
 
 
 def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
-    """Metric, and certified gap on a log scale, along what was spent at the place that runs are shown at."""
+    """Return the metric and the certified gap (log scale) over spending, at the focus."""
     at = focus(result)
     kind = resource(result, at)
-    x = Axis("round (BS iteration)" if kind is None else f"spent ({unit(kind)})", whole=kind is None)
+    x = Axis("round (BS iteration)" if kind is None else f"spent ({unit(kind)})", integer=kind is None)
     charts: list[Chart] = []
     name = metric_name(result.study.metric)
     names = {variant: result.labels[variant] for variant in result.running}
-    medians = "Lines are medians over seeds, bands hold the middle half of them." if result.study.seeds > 1 else ""
+    medians = "Lines are medians over seeds, bands show the middle half." if result.study.seeds > 1 else ""
     for column, title, y, bands in (
-        (result.study.metric, f"{name} against what was spent", metric_axis(result.study.metric), _bands(result)),
-        ("gap", "Certified gap against what was spent", Axis("duality gap (log scale)", "log"), medians),
+        (result.study.metric, f"{name} over spending", metric_axis(result.study.metric), _bands(result)),
+        ("gap", "Certified gap over spending", Axis("duality gap (log scale)", "log"), medians),
     ):
         series = _trajectories(result, at, column, kind, styles, ranked=column == "gap")
-        # Name the runs that ended with a result and have no line.
+        # A run can have a result but no curve: name it in the note.
         drawn = {line.label for line in series}
         ended = [label for name, label in names.items() if any(record.result for record in result.records(name, at))]
         missing = [label for label in ended if label not in drawn]
-        more = f"Not drawn, as it was measured only once on its way: {'; '.join(missing)}."
+        more = f"Not drawn, because it was measured only once: {'; '.join(missing)}."
         note = f"{bands} {more if missing and drawn else ''}"
         charts += _together(f"{column.replace('_', '-')}-spent", title, [LineChart("", "", x, y, series)], note.strip())
     return charts
@@ -159,35 +168,35 @@ def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
 def _trajectories(
     result: StudyResult, at: At, column: str, kind: str | None, styles: Styles, *, ranked: bool
 ) -> tuple[Series, ...]:
-    looks, names = styles_of(result, styles), result.labels
-    found = {}
+    variant_styles, names = styles_of(result, styles), result.labels
+    traces_by_name = {}
     for name in result.running:
-        traces = [along.trace(record, column, kind) for record in result.records(name, at)]
-        if traces and all(t is not None for t in traces):
-            found[name] = [t for t in traces if t is not None]
-    if not found:
+        measured = [along.trace(record, column, kind) for record in result.records(name, at)]
+        if measured and all(t is not None for t in measured):
+            traces_by_name[name] = [t for t in measured if t is not None]
+    if not traces_by_name:
         return ()
-    grid = along.grid([t for traces in found.values() for t in traces])
+    grid = along.grid([t for run_traces in traces_by_name.values() for t in run_traces])
     series = []
-    for name, mine in found.items():
-        curve = along.laid(mine, grid, ranked=ranked)
-        series.append(Series(names[name], curve.x, curve.y, curve.low, curve.high, looks[name]))
-    return (*series, *(() if ranked else _levels(result, at, grid, looks)))
+    for name, run_traces in traces_by_name.items():
+        curve = along.laid(run_traces, grid, ranked=ranked)
+        series.append(Series(names[name], curve.x, curve.y, curve.low, curve.high, variant_styles[name]))
+    return (*series, *(() if ranked else _levels(result, at, grid, variant_styles)))
 
 
-def _levels(result: StudyResult, at: At, grid: Any, looks: dict[str, Style]) -> list[Series]:
-    """Yardsticks, which spend nothing, as level lines."""
-    found = []
+def _levels(result: StudyResult, at: At, grid: Any, variant_styles: dict[str, Style]) -> list[Series]:
+    """Return baselines, which have no budget, as level lines."""
+    lines = []
     for variant in result.study.variants:
         mean = result.cell(variant.name, at).mean if variant.yardstick else None
         if mean is not None:
             ends = [float(grid[0]), float(grid[-1])]
-            found.append(Series(variant.label, ends, [mean, mean], style=looks[variant.name], kind="level"))
-    return found
+            lines.append(Series(variant.label, ends, [mean, mean], style=variant_styles[variant.name], kind="level"))
+    return lines
 
 
 def steps(result: StudyResult, styles: Styles) -> list[Chart]:
-    """Chosen H over rounds; and K, where it is not 1 throughout."""
+    """Return chosen H over rounds, and K unless it is always 1."""
     over_seeds = "Lines are means over seeds, bands the range over seeds." if result.study.seeds > 1 else ""
     of_h, of_k = (_over_rounds(result, styles, of) for of in (along.steps, along.station_rounds))
     constant = all(value == 1.0 for series in of_k for value in series.y)
@@ -204,55 +213,58 @@ def steps(result: StudyResult, styles: Styles) -> list[Chart]:
 def _over_rounds(
     result: StudyResult, styles: Styles, of: Callable[[Sequence[Record]], along.Curve | None]
 ) -> tuple[Series, ...]:
-    at, looks = focus(result), styles_of(result, styles)
-    found = [(name, of(result.records(name, at))) for name in result.running]
+    at, variant_styles = focus(result), styles_of(result, styles)
+    curves = [(name, of(result.records(name, at))) for name in result.running]
     return tuple(
-        Series(result.labels[name], curve.x, curve.y, curve.low, curve.high, looks[name], "steps")
-        for name, curve in found
+        Series(result.labels[name], curve.x, curve.y, curve.low, curve.high, variant_styles[name], "steps")
+        for name, curve in curves
         if curve is not None and len(curve.x) > 1
     )
 
 
 def _by_round(key: str, title: str, label: str, series: tuple[Series, ...], note: str) -> LineChart:
-    known = [value for each in series for value in each.y if value] or [1.0]
-    scale = "log" if max(known) / min(known) > LOG_RATIO else "linear"
-    lengths = [each.x[-1] for each in series] or [1.0]
-    x = Axis("round (BS iteration)", "log" if max(lengths) > 6 * min(lengths) else "linear", whole=True)
+    heights = [value for line in series for value in line.y if value] or [1.0]
+    scale = "log" if max(heights) / min(heights) > LOG_RATIO else "linear"
+    lengths = [line.x[-1] for line in series] or [1.0]
+    x = Axis("round (BS iteration)", "log" if max(lengths) > 6 * min(lengths) else "linear", integer=True)
     return LineChart(key, title, x, Axis(label, scale, low=None if scale == "log" else 0.0), series, note)
 
 
 def bills(result: StudyResult) -> list[Chart]:
-    """Where the budget went: one chart for each type, a bar for each variant, split by tier."""
+    """Return the spending of each type: a bar for each variant, split by tier."""
     at, names = focus(result), result.labels
-    found = {name: along.bill(many) for name in result.running if (many := result.records(name, at))}
-    types = dict.fromkeys(kind for bill in found.values() for kind in bill)
+    bill_by_name = {name: along.bill(many) for name in result.running if (many := result.records(name, at))}
+    types = dict.fromkeys(kind for bill in bill_by_name.values() for kind in bill)
     charts: list[Chart] = []
     for kind in types:
-        tiers = [tier for tier in TIERS if any(bill.get(kind, {}).get(tier) for bill in found.values())]
+        tiers = [tier for tier in TIERS if any(bill.get(kind, {}).get(tier) for bill in bill_by_name.values())]
         if not tiers:
             continue
-        rows = tuple(names[name] for name in found)
-        amounts = tuple(tuple(bill.get(kind, {}).get(tier, 0.0) for tier in tiers) for bill in found.values())
+        rows = tuple(names[name] for name in bill_by_name)
+        amounts = tuple(tuple(bill.get(kind, {}).get(tier, 0.0) for tier in tiers) for bill in bill_by_name.values())
         title = f"Where the {kind} went"
         charts.append(Bars(f"bill-{kind}", title, Axis(f"spent ({unit(kind)})", low=0.0), rows, tuple(tiers), amounts))
     return charts
 
 
 def answers(result: StudyResult) -> list[Chart]:
-    """Who answered and who dropped out; nothing where everybody answered."""
+    """Return the shares of received updates; an empty list if every terminal answered."""
     at, names = focus(result), result.labels
     counts = {name: along.answered(result.records(name, at)) for name in result.running}
-    if all(asked == came for asked, came in counts.values()):
+    if all(requested == received for requested, received in counts.values()):
         return []
-    known = {name: pair for name, pair in counts.items() if pair[0]}
-    shares = tuple((100.0 * came / asked, 100.0 * (asked - came) / asked) for asked, came in known.values())
-    rows = tuple(names[name] for name in known)
+    shares_by_name = {name: pair for name, pair in counts.items() if pair[0]}
+    shares = tuple(
+        (100.0 * received / requested, 100.0 * (requested - received) / requested)
+        for requested, received in shares_by_name.values()
+    )
+    rows = tuple(names[name] for name in shares_by_name)
     bars = Bars(
         "answers",
-        "Who answered",
-        Axis("share of terminals asked (%)"),
+        "Received updates",
+        Axis("share of requests (%)"),
         rows,
-        ("answered", "lost or late"),
+        ("received", "lost or late"),
         shares,
         shares=True,
     )
@@ -265,14 +277,14 @@ def _stations(result: StudyResult, record: Record, rounds: RoundTable) -> Heat:
     columns, shares = along.answered_by_station(rounds)
     tasks = record.tasks if len(record.tasks) == len(shares) else [f"station {i + 1}" for i in range(len(shares))]
     chosen = thinned(len(tasks), MOST_RELATED)
-    title = f"Answers by station and round, {result.labels[result.study.reference]}"
+    title = f"Received updates by station and round, {result.labels[result.study.reference]}"
     return Heat(
         "answers-stations",
         title,
         tuple(tasks[i] for i in chosen),
         tuple(columns),
         tuple(tuple(shares[i]) for i in chosen),
-        "share of updates that arrived",
+        "share of received updates",
         0.0,
         1.0,
         "round (BS iteration)",
@@ -280,43 +292,49 @@ def _stations(result: StudyResult, record: Record, rounds: RoundTable) -> Heat:
     )
 
 
-def everybody_answered(result: StudyResult) -> float:
-    """Terminals asked in all, where every one of them answered; else 0."""
+def complete_answers(result: StudyResult) -> float:
+    """Return the number of requests if every terminal answered all of them, else 0."""
     counts = [along.answered(result.records(name, focus(result))) for name in result.running]
-    return sum(asked for asked, _ in counts) if all(asked == came for asked, came in counts) else 0.0
+    return (
+        sum(requested for requested, _ in counts)
+        if all(requested == received for requested, received in counts)
+        else 0.0
+    )
 
 
 def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
-    """Tasks from worst to best, by name where all runs have the same: how low the worst is, how far apart they lie."""
-    at, looks = focus(result), styles_of(result, styles)
+    """Return tasks from worst to best, by name if all runs have the same tasks."""
+    at, variant_styles = focus(result), styles_of(result, styles)
     runs = {name: result.records(name, at) for name in result.labels}
-    found = {name: along.by_task(many, result.study.metric) for name, many in runs.items()}
-    known = {
-        n: rows for n, rows in found.items() if rows is not None and rows.shape[1] > 1 and not np.isnan(rows).any()
+    by_variant = {name: along.by_task(many, result.study.metric) for name, many in runs.items()}
+    complete = {
+        n: rows for n, rows in by_variant.items() if rows is not None and rows.shape[1] > 1 and not np.isnan(rows).any()
     }
-    if not known:
+    if not complete:
         return []
-    down = result.study.metric == "rmse"
-    first = result.study.reference if result.study.reference in known else next(iter(known))
-    named = along.same_tasks([record for n in known for record in runs[n]]) and known[first].shape[1] <= MOST_RELATED
-    order = np.argsort(known[first].mean(axis=0))[:: -1 if down else 1]
+    lower_is_better = result.study.metric == "rmse"
+    first = result.study.reference if result.study.reference in complete else next(iter(complete))
+    named = (
+        along.same_tasks([record for n in complete for record in runs[n]]) and complete[first].shape[1] <= MOST_RELATED
+    )
+    order = np.argsort(complete[first].mean(axis=0))[:: -1 if lower_is_better else 1]
     names = tuple(runs[first][0].tasks[i] for i in order) if named else ()
     series = []
-    for name, rows in known.items():
-        ordered = rows[:, order] if named else np.sort(rows, axis=1)[:, :: -1 if down else 1]
+    for name, rows in complete.items():
+        ordered = rows[:, order] if named else np.sort(rows, axis=1)[:, :: -1 if lower_is_better else 1]
         chosen = thinned(ordered.shape[1], along.GRID)
         points = [(i + (0.0 if named else 1.0), *interval(ordered[:, i])) for i in chosen]
-        series.append(_banded(result, name, points, looks[name]))
+        series.append(_banded(result, name, points, variant_styles[name]))
     metric = metric_name(result.study.metric)
-    told = f"Tasks in the order of {result.labels[first]}." if named else "The tasks of each seed in order."
-    note = f"{told} {_bands(result)}".strip() if named or result.study.seeds > 1 else ""
-    x = Axis("task", names=names) if named else Axis("rank of the task (1 = worst)", whole=True)
+    order_text = f"Tasks in the order of {result.labels[first]}." if named else "The tasks of each seed in order."
+    note = f"{order_text} {_bands(result)}".strip() if named or result.study.seeds > 1 else ""
+    x = Axis("task", names=names) if named else Axis("rank of the task (1 = worst)", integer=True)
     title = f"{metric[:1].upper()}{metric[1:]} from the worst task to the best"
     return [LineChart("tasks", title, x, metric_axis(result.study.metric), tuple(series), note)]
 
 
 def trajectories(result: StudyResult) -> list[Chart]:
-    """Every task along rounds, and along what was spent: one panel for each variant."""
+    """Return every task over rounds and over spending, with a panel for each variant."""
     at = focus(result)
     kind = resource(result, at)
     name = metric_name(result.study.metric)
@@ -324,16 +342,16 @@ def trajectories(result: StudyResult) -> list[Chart]:
     tasks = len(many[0].tasks) if many else 0
     notes = [f"{MOST_TASKS} of {tasks} tasks."] if tasks > MOST_TASKS else []
     if len(many) > 1:
-        apart = "Each seed draws tasks of its own, so this is the first seed alone."
-        notes.append(INTERVALS if along.same_tasks(many) else apart)
+        single = "Each seed draws its own tasks, so this is only the first seed."
+        notes.append(INTERVALS if along.same_tasks(many) else single)
     charts: list[Chart] = []
-    for column, x in ((None, Axis("round (BS iteration)", whole=True)), (kind, Axis(f"spent ({unit(kind or '')})"))):
+    for column, x in ((None, Axis("round (BS iteration)", integer=True)), (kind, Axis(f"spent ({unit(kind or '')})"))):
         if column is None or kind is not None:
             parts = [
                 _tasks_of(result, variant, at, column, x, metric_axis(result.study.metric))
                 for variant in result.running
             ]
-            title = f"{name} of each task along {'rounds' if column is None else 'what was spent'}"
+            title = f"{name} of each task over {'rounds' if column is None else 'spending'}"
             charts += _together("tasks-" + ("rounds" if column is None else "spent"), title, parts, " ".join(notes))
     return charts
 
@@ -343,18 +361,22 @@ def _tasks_of(result: StudyResult, variant: str, at: At, kind: str | None, x: Ax
     many = many if many and along.same_tasks(many) else many[:1]
     names = many[0].tasks if many else []
     chosen = thinned(len(names), MOST_TASKS)
-    found = {t: [along.trace(record, result.study.metric, kind, t) for record in many] for t in chosen}
-    whole = {t: [trace for trace in traces if trace is not None] for t, traces in found.items() if None not in traces}
+    traces_by_task = {t: [along.trace(record, result.study.metric, kind, t) for record in many] for t in chosen}
+    complete = {
+        t: [trace for trace in traces if trace is not None]
+        for t, traces in traces_by_task.items()
+        if None not in traces
+    }
     series = []
-    for place, (t, traces) in enumerate(whole.items()):
+    for place, (t, traces) in enumerate(complete.items()):
         curve = along.laid(traces, along.grid(traces))
-        look = Style(place % 7, place % 6, place // 7)
-        series.append(Series(names[t], curve.x, curve.y, curve.low, curve.high, look))
+        style = Style(place % 7, place % 6, place // 7)
+        series.append(Series(names[t], curve.x, curve.y, curve.low, curve.high, style))
     return LineChart("", result.labels[variant], x, y, tuple(series))
 
 
 def relationships(result: StudyResult) -> list[Chart]:
-    """Who is tied to whom, for each variant whose ties are not all alike."""
+    """Return the relationship of tasks for each variant whose tasks are not all equally related."""
     at, charts = focus(result), list[Chart]()
     for name in result.running:
         many = [record for record in result.records(name, at) if record.relationship]
@@ -362,22 +384,22 @@ def relationships(result: StudyResult) -> list[Chart]:
             continue
         mean = along.same_tasks(many) and len(many) > 1
         matrix = np.mean([np.array(r.relationship) for r in (many if mean else many[:1])], axis=0)
-        if not _alike(matrix):
+        if not _uniform(matrix):
             tasks = many[0].tasks
             seeds = len(many) if mean else 1
             chosen = thinned(len(tasks), MOST_RELATED)
             rows = tuple(tasks[i] for i in chosen)
             cells = tuple(tuple(None if i == j else float(matrix[i, j]) for j in chosen) for i in chosen)
-            others = [value for row in cells for value in row if value is not None]
-            low, high = (-1.0, 1.0) if min(others) < 0.0 else (min(others), max(others))
+            off_diagonal = [value for row in cells for value in row if value is not None]
+            low, high = (-1.0, 1.0) if min(off_diagonal) < 0.0 else (min(off_diagonal), max(off_diagonal))
             note = f"Mean over {seeds} seeds." if seeds > 1 else ""
             key = "ties-" + "".join(c if c.isalnum() else "-" for c in name)
-            title = f"Who is tied to whom, {result.labels[name]}"
+            title = f"Task relationship, {result.labels[name]}"
             charts.append(Heat(key, title, rows, rows, cells, "affinity of two tasks", low, high, note=note))
     return charts
 
 
-def _alike(matrix: Any) -> bool:
-    """Whether every pair of tasks is tied as strongly as every other: a picture would show nothing."""
-    others = matrix[~np.eye(len(matrix), dtype=bool)]
-    return bool(len(others) == 0 or np.ptp(others) < 1e-9)
+def _uniform(matrix: Any) -> bool:
+    """Return True if all pairs of tasks are equally related, because then a picture shows nothing."""
+    off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
+    return bool(len(off_diagonal) == 0 or np.ptp(off_diagonal) < 1e-9)

@@ -1,4 +1,4 @@
-"""The words of a report: names of axes with their units, places of a grid, findings in a sentence, settings."""
+"""Texts of a report: names of axes with units, places of a grid, findings, and settings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ AXES = {
     "data.terminals": "terminals per base station",
     "data.tasks": "tasks (base stations)",
     "data.samples_per_task": "samples per task",
-    "learning.lambda1": "λ₁, weight of each model's own norm",
+    "learning.lambda1": "λ₁, regularisation of each model",
     "learning.lambda2": "λ₂, weight of the coupling",
-    "faults.dropout": "share of updates that get lost",
-    "learning.local_steps": "H, steps of a terminal per round",
+    "faults.dropout": "share of lost updates",
+    "learning.local_steps": "H, local steps per round",
 }
 PRICES = {
     "step": "terminal step",
@@ -30,55 +30,55 @@ PRICES = {
 PRICES |= {"cloud": "server iteration", "cloud_round": "server iteration"}
 UNITS = {"bytes": "bytes"}
 LOG_RATIO = 30.0
-"""An axis whose values span more than this factor is drawn on a log scale."""
+"""An axis whose values span a larger factor has a log scale."""
 
 
 def metric_name(metric: str) -> str:
-    """Name of a metric in a sentence."""
+    """Return the name of a metric in a sentence."""
     return METRICS.get(metric, metric.replace("_", " "))
 
 
 def metric_axis(metric: str) -> Axis:
-    """The axis of a metric: errors begin at 0, all others lie between 0 and 1."""
+    """Return the axis of a metric: errors start at 0, other metrics lie between 0 and 1."""
     return Axis(metric_name(metric), floor=0.0, ceiling=math.inf if metric == "rmse" else 1.0)
 
 
 def unit(kind: str) -> str:
-    """Unit of a resource: prices and budgets of a type share it, whatever it is."""
+    """Return the unit of a resource; prices and budgets of a type share it."""
     return UNITS.get(kind, f"{kind} units")
 
 
 def axis_label(axis: str) -> str:
-    """Name of an axis of the grid, with its unit."""
+    """Return the name of an axis of the grid, with its unit."""
     section, _, rest = axis.partition(".")
     if section == "budget":
         return f"budget ({unit(rest)})"
     if section == "cost":
-        kind, _, what = rest.partition(".")
-        return f"price of a {PRICES.get(what, what.replace('_', ' '))} ({unit(kind)})"
+        kind, _, price = rest.partition(".")
+        return f"price of a {PRICES.get(price, price.replace('_', ' '))} ({unit(kind)})"
     return AXES.get(axis, rest.replace("_", " ") or axis)
 
 
 def axis_of(name: str, values: list[Any]) -> Axis:
-    """The axis that a grid is drawn along: names, numbers, or powers of ten."""
+    """Return the axis of a grid: names, numbers, or powers of ten."""
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return Axis(axis_label(name), names=tuple(str(v) for v in values))
     wide = min(values) > 0 and max(values) / min(values) > LOG_RATIO
-    return Axis(axis_label(name), "log" if wide else "linear", whole=all(isinstance(v, int) for v in values))
+    return Axis(axis_label(name), "log" if wide else "linear", integer=all(isinstance(v, int) for v in values))
 
 
-def said(at: At) -> str:
-    """A place of the grid in words."""
-    return ", ".join(_said(axis, value) for axis, value in at.items())
+def place_text(at: At) -> str:
+    """Return a place of the grid as text."""
+    return ", ".join(_setting_text(axis, value) for axis, value in at.items())
 
 
-def _said(axis: str, value: Any) -> str:
+def _setting_text(axis: str, value: Any) -> str:
     section, _, rest = axis.partition(".")
     if section == "budget":
         return f"budget {short(value)}" if rest == "energy" else f"{rest} budget {short(value)}"
     if section == "cost":
-        what = rest.rpartition(".")[2]
-        return f"a price of {short(value)} per {PRICES.get(what, what.replace('_', ' '))}"
+        price = rest.rpartition(".")[2]
+        return f"a price of {short(value)} per {PRICES.get(price, price.replace('_', ' '))}"
     if section == "faults":
         return f"{rest} {short(value)}"
     label = axis_label(axis).split(",")[0]
@@ -88,33 +88,39 @@ def _said(axis: str, value: Any) -> str:
 
 
 def focus(result: StudyResult) -> dict[str, Any]:
-    """The place that single runs are shown at: the last budget and fault, the first value of every other axis."""
+    """Return the place at which single runs are shown: the last budget and fault, else the first value of each axis."""
     last = ("budget.", "faults.")
     return {axis: values[-1] if axis.startswith(last) else values[0] for axis, values in result.study.axes.items()}
 
 
 def spread(value: float, half: float | None) -> str:
-    """Mean and half of an interval; the mean alone where there is one seed."""
+    """Return a mean with the half width of its interval; a single seed has no interval."""
     return f"{value:.3f}" if half is None else f"{value:.3f} ± {half:.3f}"
 
 
 def findings(result: StudyResult) -> list[str]:
-    """What was found: the study's own sentences; first one made from its cells, unless it stands beside the paper's.
+    """Return the findings of a study.
 
-    Last come the runs that were refused or diverged, and why.
+    A finding derived from the cells comes first, unless the study has its own findings and paper values. The last
+    sentences name refused and diverged runs with the reason.
     """
-    told = result.study.findings
-    derived = [] if told and result.study.paper else [_derived(result)]
-    return [text for text in [*derived, *told, *(f"Not run: {reason}" for reason in result.refusals())] if text]
+    study_findings = result.study.findings
+    derived = [] if study_findings and result.study.paper else [_derived(result)]
+    return [
+        text for text in [*derived, *study_findings, *(f"Not run: {reason}" for reason in result.refusals())] if text
+    ]
 
 
 def contradicts(finding: str) -> bool:
-    """Whether a finding says of itself that it is at odds with the paper."""
+    """Return True if a finding says that it contradicts the paper."""
     return "contradicts the paper" in finding.lower()
 
 
 def _derived(result: StudyResult) -> str:
-    """Who is best at the largest budget; where a study draws along something else, where the reference is best."""
+    """Return a sentence about the best method at the largest budget.
+
+    For a study along another axis than the budget, return the best and worst place of the reference.
+    """
     at, x = focus(result), result.study.x
     if x is not None and not x.startswith("budget.") and len(result.study.axes[x]) > 1:
         return _extremes(result, at, x)
@@ -122,35 +128,35 @@ def _derived(result: StudyResult) -> str:
     if result.best(at) is None:
         return ""
     best = ranked[0]
-    where = f"At {said(at)}, " if at else ""
+    where = f"At {place_text(at)}, " if at else ""
     reached = f"{result.labels[best.variant]} reaches {metric_name(result.study.metric)} {_cell(best)}"
     if len(ranked) == 1:
         record = result.records(best.variant, at)[0]
         size = f" over {len(record.tasks)} tasks after {best.rounds:g} rounds" if len(record.tasks) > 1 else ""
-        ending = "" if record.result is None else f"; its certificate: {record.result.certified}"
+        ending = "" if record.result is None else f"; certificate: {record.result.certified}"
         return f"{where}{reached}{size}{ending}."
-    # How far the best is ahead of the next: paired over seeds.
-    second, other = ranked[1], result.labels[ranked[1].variant]
-    ahead, half = result.difference(best.variant, best.at, second.variant) or (0.0, None)
+    # The margin to the second best is a difference paired over seeds.
+    second, runner_up = ranked[1], result.labels[ranked[1].variant]
+    lead, half = result.difference(best.variant, best.at, second.variant) or (0.0, None)
     pair = f"paired over {best.seeds} seeds"
     if half is None:
-        margin = f"against {second.mean:.3f} of {other} (one seed, so no test)"
-    elif ahead <= half:
-        margin = f"which is not distinguishable from {other} ({signed(ahead)} ± {half:.3f}, {pair})"
+        margin = f"against {second.mean:.3f} of {runner_up} (a single seed, so no test)"
+    elif lead <= half:
+        margin = f"not significantly different from {runner_up} ({signed(lead)} ± {half:.3f}, {pair})"
     else:
-        margin = f"better than {other} by {ahead:.3f} ± {half:.3f} ({pair})"
+        margin = f"better than {runner_up} by {lead:.3f} ± {half:.3f} ({pair})"
     return f"{where}{reached}, {margin}."
 
 
 def _extremes(result: StudyResult, at: At, x: str) -> str:
     study = result.study
-    others = {axis: value for axis, value in at.items() if axis != x}
-    cells = [cell for place in study.line(others) if (cell := result.cell(study.reference, place)).mean is not None]
+    other_axes = {axis: value for axis, value in at.items() if axis != x}
+    cells = [cell for place in study.line(other_axes) if (cell := result.cell(study.reference, place)).mean is not None]
     if not cells:
         return ""
     ordered = sorted(cells, key=lambda c: -study.sign * (c.mean or 0.0))
-    where = f"At {said(others)}, " if others else ""
-    best, worst = (f"at {said({x: c.at[x]})} ({_cell(c)})" for c in (ordered[0], ordered[-1]))
+    where = f"At {place_text(other_axes)}, " if other_axes else ""
+    best, worst = (f"at {place_text({x: c.at[x]})} ({_cell(c)})" for c in (ordered[0], ordered[-1]))
     name, metric = result.labels[study.reference], metric_name(study.metric)
     return f"{where}{name} has its best {metric} {best}, and its worst {worst}."
 
@@ -165,18 +171,21 @@ def _ranked(result: StudyResult, at: At) -> list[Cell]:
 
 
 MEANING = (
-    "A certificate compares the objective of the models with a bound that no models can beat: “within 3 %” means that "
-    "the best possible objective is at most 3 % lower. It is about the training problem, not about new rows. Where the "
-    "bound is still near 0 it says nothing yet: the models may be good, but it is not known."
+    "A certificate compares the objective of the models with a lower bound: “within 3 %” means that the best possible "
+    "objective is at most 3 % lower. This holds for the training problem, not for new rows. A bound near 0 is "
+    "uninformative: the models may be good, but the certificate cannot show it."
 )
-"""What a relative gap is, for who reads a report."""
+"""Explanation of a relative gap for readers of a report."""
 
 
 def tuned(record: Record) -> str:
-    """The settings that a run was given by tuning; nothing where it was not tuned."""
+    """Return the settings that tuning chose; empty if the run was not tuned."""
     if record.tuning is None:
         return ""
-    return ", ".join(f"{name} = {_setting(value)}" for name, value in record.tuning.chosen.items()) or "nothing to tune"
+    return (
+        ", ".join(f"{name} = {_setting(value)}" for name, value in record.tuning.chosen.items())
+        or "no settings to tune"
+    )
 
 
 def _setting(value: Any) -> str:
@@ -184,8 +193,8 @@ def _setting(value: Any) -> str:
 
 
 def settings(result: StudyResult) -> dict[str, str]:
-    """What all runs of a study share, in words: data, prices, budgets, weights, faults, seeds, versions."""
-    # Read shared settings from the reference if possible, where single runs are shown.
+    """Return the settings that all runs of a study share: data, prices, budgets, weights, faults, seeds, versions."""
+    # Prefer a run of the reference at the focus, because the report shows single runs there.
     names = [result.study.reference, *result.running, *result.labels]
     every = (result.records(name, at) for at in [focus(result), *result.places] for name in names)
     record = next((records[0] for records in every if records), None)
@@ -207,7 +216,7 @@ def settings(result: StudyResult) -> dict[str, str]:
 
 
 def _weights(result: StudyResult) -> str:
-    """λ₁ and λ₂ of the runs. Methods that differ are listed by name; a single run has the reason of its choice."""
+    """Return λ₁ and λ₂ of the runs, by method if methods differ; a single run also has the reason of its choice."""
     texts = []
     for name, symbol in (("lambda1", "λ₁"), ("lambda2", "λ₂")):
         methods: dict[str, list[str]] = {}
@@ -234,15 +243,15 @@ def _data(record: Record, axes: Mapping[str, Any]) -> str:
 
 
 def _prices(cost: Mapping[str, Any], axes: Mapping[str, Any]) -> str:
-    found = []
+    parts = []
     for kind, prices in cost.items():
-        each = [
-            f"{short(value)} a {PRICES.get(what, what.replace('_', ' '))}"
-            for what, value in prices.items()
+        amounts = [
+            f"{short(value)} per {PRICES.get(price, price.replace('_', ' '))}"
+            for price, value in prices.items()
             if isinstance(value, int | float)
             and value
-            and not {f"cost.{kind}.{what}", f"cost.{kind}.{what.split('_')[-2:][0]}"} & set(axes)
+            and not {f"cost.{kind}.{price}", f"cost.{kind}.{price.split('_')[-2:][0]}"} & set(axes)
         ]
-        if each:
-            found.append(f"{kind}: " + ", ".join(each))
-    return "; ".join(found)
+        if amounts:
+            parts.append(f"{kind}: " + ", ".join(amounts))
+    return "; ".join(parts)

@@ -1,4 +1,7 @@
-"""All checks of an entry by its name, whatever registry it stands in."""
+"""Find all checks of an entry by its name, in whatever registry it is.
+
+To add a check, write it in `entries`, `losses` or `runs` and list it here under its kind.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ NUMERICAL = ("numpy", "scipy", "numba", "sklearn")
 
 
 class EntryKind(NamedTuple):
-    """Where entries of a kind are registered, what holds of one by its name, and the run that it is seen in."""
+    """Registry of a kind, the checks of its entries, and the run that uses an entry, if there is such a run."""
 
     registry: str
     checks: tuple[Callable[[str], None], ...]
@@ -32,7 +35,7 @@ def _case_of_loss(name: str) -> Case:
 
 
 def _with(option: str) -> Callable[[str], Case]:
-    """A run that takes the name for this option."""
+    """Return a run with the name as the value of this option."""
     return lambda name: Case("rhfedmtl", Options.of(**{option: name}))
 
 
@@ -58,30 +61,32 @@ KINDS = {
 
 
 def light(registry: str, name: str) -> None:
-    """Its declaration imports nothing numerical."""
+    """The declaration imports no numerical package."""
     say = f"import sys; from rhfedmtl.registry import load; load({registry!r})[{name!r}]; "
     say += f"print(*sys.modules.keys() & {set(NUMERICAL)!r})"
-    told = subprocess.run([sys.executable, "-c", say], capture_output=True, text=True, check=False)
-    if told.returncode:
-        return  # it was given its name in this process alone
-    require(not told.stdout.strip(), f"it imports {told.stdout.strip()}: name the class in a string, as module:class")
+    process = subprocess.run([sys.executable, "-c", say], capture_output=True, text=True, check=False)
+    if process.returncode:
+        return  # The entry was registered only in this process.
+    require(
+        not process.stdout.strip(), f"it imports {process.stdout.strip()}: name the class in a string, as module:class"
+    )
 
 
 def checks(name: str) -> Iterator[tuple[str, str, Callable[[], None]]]:
-    """Kind, what must hold, and how to see it, for every entry of that name; an unknown name is refused."""
-    registries: dict[str, Registry[Any]] = {kind: load(each.registry) for kind, each in KINDS.items()}
-    known = [entry for registry in registries.values() for entry in (*registry, *registry.refused)]
-    if name not in known:
-        raise ConfigError(f"nothing is called {name!r}{nearest(name, known)}")
+    """Yield kind, requirement and check for every entry with this name; refuse an unknown name."""
+    registries: dict[str, Registry[Any]] = {kind: load(entry_kind.registry) for kind, entry_kind in KINDS.items()}
+    names = [entry for registry in registries.values() for entry in (*registry, *registry.refused)]
+    if name not in names:
+        raise ConfigError(f"no entry is called {name!r}{nearest(name, names)}")
     for noun, kind in KINDS.items():
         registry = registries[noun]
         if name in registry or name in registry.refused:
             registry[name]
-            yield noun, _says(light), partial(light, kind.registry, name)
-            yield from ((noun, _says(check), partial(check, name)) for check in kind.checks)
+            yield noun, _requirement(light), partial(light, kind.registry, name)
+            yield from ((noun, _requirement(check), partial(check, name)) for check in kind.checks)
             if kind.case is not None:
-                yield from ((noun, _says(check), partial(check, kind.case(name))) for check in OF_A_RUN)
+                yield from ((noun, _requirement(check), partial(check, kind.case(name))) for check in OF_A_RUN)
 
 
-def _says(check: Callable[..., None]) -> str:
+def _requirement(check: Callable[..., None]) -> str:
     return (check.__doc__ or check.__name__).strip()

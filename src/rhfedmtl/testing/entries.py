@@ -1,4 +1,7 @@
-"""What must hold of an entry by its kind, beside what holds of the runs that it is part of."""
+"""Requirements for entries of each kind, in addition to the requirements for runs with these entries.
+
+The first line of each docstring states the requirement, and the command prints it.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ WEIGHTS = ((1e-3, 1e-2), (1e-1, 0.0), (1e-2, 1.0))
 
 
 def several_classes(name: str) -> None:
-    """Three classes pass through every engine."""
+    """All engines agree on three classes."""
     engines_agree(Case(name, classes=3), "drop-outs")
 
 
 def options_matter(name: str) -> None:
-    """Every option that it declares changes something, or refuses the value."""
+    """Every declared option has an effect, or the entry refuses the value."""
     for option in ALGORITHMS[name].options:
         value = option.kind(1) if option.default is None else _other(option.default)
         if idle(name, Options.of(**{option.name: value})):
@@ -46,15 +49,18 @@ def _other(value: Any) -> Any:
 
 
 def grid_is_fair(name: str) -> None:
-    """Tuning tries as many candidates as of every other algorithm, or none, and each can be built."""
+    """Tuning tries the same number of candidates as for every other algorithm (or only one), and each can be built."""
     settings = candidates(RunConfig(name), federation(), None, TRIALS, 0)
-    require(len({str(each) for each in settings}) in (1, TRIALS), f"{len(settings)} candidates, and not {TRIALS}")
-    for each in settings:
-        build(name, Options.of(**each), "binary")
+    require(
+        len({str(candidate) for candidate in settings}) in (1, TRIALS),
+        f"{len(settings)} candidates instead of {TRIALS}",
+    )
+    for candidate in settings:
+        build(name, Options.of(**candidate), "binary")
 
 
 def closed_forms_hold(name: str) -> None:
-    """Q is symmetric and positive definite; V G, tr(W Q Wᵀ) and tr(V G Vᵀ) are what dense algebra says."""
+    """Q is symmetric and positive definite; V G, tr(W Q Wᵀ) and tr(V G Vᵀ) agree with dense algebra."""
     W = np.random.default_rng(0).normal(size=(5, 2, 3))
     for weights in WEIGHTS:
         relationship = RELATIONSHIPS[name](*weights)
@@ -68,7 +74,7 @@ def closed_forms_hold(name: str) -> None:
 
 
 def plans_at_any_budget(name: str) -> None:
-    """At small and large budgets and other prices, runs make rounds and end within them."""
+    """At small and large budgets and other prices, runs make rounds and stay within them."""
     data = federation()
     built = build("rhfedmtl", Options(policy=name), data.kind)
     for cost, budget in PRICES:
@@ -80,32 +86,32 @@ def plans_at_any_budget(name: str) -> None:
 
 
 def dual_never_falls(name: str) -> None:
-    """Tasks on their own: no merge, of whatever updates arrived, lowers the dual."""
+    """With separate tasks, no merge lowers the dual, whichever updates arrive."""
     result = learn(Case("local", Options(merge=name)), "drop-outs", certify_every=1)
     duals = [moment.dual for moment in result.history if moment.certified]
     require(bool((np.diff(duals) >= -1e-9).all()), "the dual falls from one round to the next")
 
 
 def engine_agrees(name: str) -> None:
-    """All that it does not refuse by name comes out as from engine inprocess."""
+    """Every run that the engine does not refuse by name gives the same result as engine inprocess."""
     refused = []
     for algorithm in ALGORITHMS:
         try:
-            found = learn(Case(algorithm), "everything", Execution(name))
+            result = learn(Case(algorithm), "everything", Execution(name))
         except ConfigError as error:
             refused.append(str(error))
             continue
         expected = learn(Case(algorithm), "everything")
         if ENGINES[name].exact:
-            same(expected, found)
-        np.testing.assert_allclose(found.models, expected.models, rtol=1e-3, atol=1e-3)
-    require(len(refused) < len(ALGORITHMS), f"it runs no algorithm: {refused[:1]}")
+            same(expected, result)
+        np.testing.assert_allclose(result.models, expected.models, rtol=1e-3, atol=1e-3)
+    require(len(refused) < len(ALGORITHMS), f"the engine runs no algorithm: {refused[:1]}")
     for text in refused:
-        require(repr(name) in text, f"a refusal that does not name the engine: {text}")
+        require(repr(name) in text, f"this refusal does not name the engine: {text}")
 
 
 def engine_keeps(name: str) -> None:
-    """A run that was put away goes on to the bit, where it says that it keeps checkpoints; else that is refused."""
+    """A resumed run gives the same bits if the engine keeps checkpoints; otherwise the engine refuses them."""
     data, settings = federation(), Settings(execution=Execution(name))
     built = build("hfedmtl", Options(local_steps=3, cloud_rounds=6), data.kind)
     with TemporaryDirectory() as folder:
@@ -115,24 +121,24 @@ def engine_keeps(name: str) -> None:
         except ConfigError as error:
             require(not ENGINES[name].keeps_checkpoints, str(error))
             return
-        require(ENGINES[name].keeps_checkpoints, "it keeps checkpoints, and does not say so")
+        require(ENGINES[name].keeps_checkpoints, "the engine keeps checkpoints, but does not declare it")
         resumed = train(data, built.method, built.policy, settings, start=checkpoint.read(keep.path))
     same(train(data, built.method, built.policy, settings), resumed)
 
 
 def data_loads(name: str) -> None:
-    """It loads twice to the same rows, and a short run learns from them."""
-    one, two = (Request(data=name).federation(0) for _ in range(2))
-    require(one.fingerprint() == two.fingerprint(), "the same seed gives other rows")
-    built = build("hfedmtl", Options(cloud_rounds=3), one.kind)
-    result = train(one, built.method, built.policy, Settings(scale="standard"))
-    require(bool(np.isfinite(result.models).all()), "models are no numbers")
+    """Loading twice gives the same rows, and a short run learns from them."""
+    data, repeated = (Request(data=name).federation(0) for _ in range(2))
+    require(data.fingerprint() == repeated.fingerprint(), "the same seed gives other rows")
+    built = build("hfedmtl", Options(cloud_rounds=3), data.kind)
+    result = train(data, built.method, built.policy, Settings(scale="standard"))
+    require(bool(np.isfinite(result.models).all()), "models are not finite")
 
 
 def prices_hold(name: str) -> None:
-    """Its usual prices can be read, and a run with a budget of it ends within."""
-    usual = RESOURCES[name].prices or "1,1"
-    cost = Cost.of(f"{name}={usual}")
+    """The default prices are valid, and a run stays within a budget of this type."""
+    default = RESOURCES[name].prices or "1,1"
+    cost = Cost.of(f"{name}={default}")
     require(cost[name].adds == RESOURCES[name].adds, f"prices add up as {cost[name].adds}")
     data = federation()
     built = build("hfedmtl", Options(), data.kind)

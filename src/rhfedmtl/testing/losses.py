@@ -1,4 +1,4 @@
-"""What must hold of a loss, at random places of its domain."""
+"""Requirements for a loss, checked at random points of its domain."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Place(NamedTuple):
     y: float
     a: float
     q: float
-    other: float
+    a2: float
 
 
 def places(loss: Loss) -> Iterator[Place]:
-    """Random places; minus a slope is always in the box of the dual variable."""
+    """Yield random points; minus a slope is always in the box of the dual variable."""
     rng = np.random.default_rng(0)
     for _ in range(PLACES):
         z, far, near, number = (float(x) for x in rng.normal(scale=3.0, size=4))
@@ -37,7 +37,7 @@ def places(loss: Loss) -> Iterator[Place]:
 
 
 def fenchel_young(name: str) -> None:
-    """L(z) + L*(−a) ≥ −a z, and equal where a = −L′(z)."""
+    """L(z) + L*(−a) ≥ −a z, and equal if a = −L′(z)."""
     loss = LOSSES[name]()
     for z, y, a, _, _ in places(loss):
         left, slack = loss.value(z, y) + loss.conjugate(a, y) + a * z, 1e-9 * (1.0 + z * z + abs(a * z))
@@ -48,39 +48,40 @@ def fenchel_young(name: str) -> None:
 
 
 def slope_is_the_gradient(name: str) -> None:
-    """The slope is that of the values, but for a corner."""
+    """The slope is the derivative of the value, except at corners."""
     loss, h = LOSSES[name](), 1e-6
     for z, y, *_ in places(loss):
-        ahead, behind = loss.slope(z + h, y), loss.slope(z - h, y)
+        right, left = loss.slope(z + h, y), loss.slope(z - h, y)
         numeric = (loss.value(z + h, y) - loss.value(z - h, y)) / (2.0 * h)
-        inside = min(ahead, behind) - 1e-5 <= numeric <= max(ahead, behind) + 1e-5
+        inside = min(right, left) - 1e-5 <= numeric <= max(right, left) + 1e-5
         require(inside, f"slope {loss.slope(z, y)}, but values fall by {numeric} at z={z}, y={y}")
 
 
 def as_smooth_as_it_says(name: str) -> None:
-    """It lies below its chords, and no further than (1/γ)-smoothness allows."""
+    """The loss is convex and (1/γ)-smooth."""
     loss = LOSSES[name]()
-    for z, y, _, q, other in places(loss):
-        far = z + q + abs(other)
+    for z, y, _, q, a2 in places(loss):
+        far = z + q + abs(a2)
         middle, chord = loss.value((z + far) / 2.0, y), (loss.value(z, y) + loss.value(far, y)) / 2.0
         require(middle <= chord + 1e-9 * (1.0 + chord), f"not convex between {z} and {far}, y={y}")
         if loss.smoothness > 0.0:
-            least = chord - (z - far) ** 2 / (8.0 * loss.smoothness)
+            lower_bound = chord - (z - far) ** 2 / (8.0 * loss.smoothness)
             require(
-                middle >= least - 1e-9 * (1.0 + chord), f"not {loss.smoothness}-smooth between {z} and {far}, y={y}"
+                middle >= lower_bound - 1e-9 * (1.0 + chord),
+                f"not {loss.smoothness}-smooth between {z} and {far}, y={y}",
             )
 
 
 def dual_step_is_best(name: str) -> None:
-    """No other step within the box raises the dual more than the dual step does."""
+    """No step within the box raises the dual more than the dual step."""
     loss = LOSSES[name]()
-    for z, y, a, q, other in places(loss):
+    for z, y, a, q, a2 in places(loss):
         best = _gain(loss, a, y, z, q, loss.dual_step(a, y, z, q))
         for share in (1e-3, 0.1, 0.5, 1.0):
-            found = _gain(loss, a, y, z, q, share * (other - a))
+            gain = _gain(loss, a, y, z, q, share * (a2 - a))
             require(
-                best >= found - 1e-9 * (1.0 + z * z),
-                f"a step gains {best}, and could {found}: a={a}, y={y}, z={z}, q={q}",
+                best >= gain - 1e-9 * (1.0 + z * z),
+                f"the dual step gains {best}, another step {gain}: a={a}, y={y}, z={z}, q={q}",
             )
 
 
@@ -89,15 +90,15 @@ def _gain(loss: Loss, a: float, y: float, z: float, q: float, d: float) -> float
 
 
 def line_is_the_course(name: str) -> None:
-    """Where the conjugate is quadratic, `line` is its course along a step, as far as it says."""
+    """If the conjugate is quadratic, `line` gives its values along a step."""
     loss = LOSSES[name]()
-    for _, y, a, _, other in places(loss) if loss.quadratic else ():
-        linear, quadratic, room = loss.line(a, y, other - a)
-        require(room >= 1.0 - 1e-9 or other == a, f"no room for a step from {a} to {other}")
+    for _, y, a, _, a2 in places(loss) if loss.quadratic else ():
+        linear, quadratic, valid_share = loss.line(a, y, a2 - a)
+        require(valid_share >= 1.0 - 1e-9 or a2 == a, f"`line` does not cover the step from {a} to {a2}")
         for eta in (0.3, 1.0):
             course = -loss.conjugate(a, y) + linear * eta - quadratic * eta * eta / 2.0
-            off = abs(-loss.conjugate(a + eta * (other - a), y) - course)
-            require(off <= 1e-9 * (1.0 + abs(course)), f"off by {off} at a={a}, y={y}, towards {other}")
+            off = abs(-loss.conjugate(a + eta * (a2 - a), y) - course)
+            require(off <= 1e-9 * (1.0 + abs(course)), f"off by {off} at a={a}, y={y}, towards {a2}")
 
 
 @njit
@@ -107,14 +108,14 @@ def _compiled(loss: Any, a: Any, y: Any, z: Any, q: Any, d: Any) -> Any:
 
 
 def kernel_is_its_source(name: str) -> None:
-    """Compiled and interpreted it gives the same numbers, and it goes to another process as it is."""
+    """The compiled loss equals the interpreted loss, and pickling keeps it."""
     loss = LOSSES[name]()
-    for z, y, a, q, other in list(places(loss))[:40]:
-        *got, course = _compiled(loss, a, y, z, q, other - a)
+    for z, y, a, q, a2 in list(places(loss))[:40]:
+        *got, course = _compiled(loss, a, y, z, q, a2 - a)
         expected = (loss.value(z, y), loss.slope(z, y), loss.conjugate(a, y), loss.dual_step(a, y, z, q))
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(course, loss.line(a, y, other - a), rtol=1e-12, atol=1e-14)
-    require(pickle.loads(pickle.dumps(loss)) == loss, "it does not survive pickling")
+        np.testing.assert_allclose(course, loss.line(a, y, a2 - a), rtol=1e-12, atol=1e-14)
+    require(pickle.loads(pickle.dumps(loss)) == loss, "pickling changes the loss")
 
 
 OF_A_LOSS = (

@@ -1,4 +1,7 @@
-"""Short runs at small budgets, under faults, and what must hold of every run whatever is run."""
+"""Requirements for every run, checked on short runs with small budgets and faults.
+
+`entries` uses `federation` and `learn` for its own checks.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,12 @@ FAULTS = {
     ),
 }
 DRAWS_NOTHING = ("constant", "lbfgs", "giant")
-"""Algorithms in which the seed decides nothing."""
+"""Algorithms without random numbers."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is run: an algorithm, its options, and how many classes the labels have (0: numbers)."""
+    """An algorithm, its options, and the number of classes (0: the labels are numbers)."""
 
     algorithm: str
     options: Options = field(default_factory=Options)
@@ -49,7 +52,7 @@ class Case:
 
 @cache
 def federation(classes: int = 2) -> Federation:
-    """Three small tasks with unequal terminals."""
+    """Return three small tasks with unequal terminals."""
     settings = {"unequal": 0.5, "test": 20, "features": 6, "classes": classes}
     return Request(data="synthetic", tasks=3, terminals=3, settings=settings).federation(0)
 
@@ -57,7 +60,7 @@ def federation(classes: int = 2) -> Federation:
 def learn(
     case: Case, weather: str = "calm", execution: Execution | None = None, seed: int = 0, certify_every: int = 5
 ) -> Result:
-    """A run at a small budget; that of a yardstick knows none."""
+    """Return a run with a small budget; a baseline has no budget."""
     data, yardstick = federation(case.classes), is_yardstick(case.algorithm)
     built = build(case.algorithm, case.options, data.kind)
     settings = Settings(
@@ -73,7 +76,7 @@ def learn(
 
 
 def same(left: Result, right: Result) -> None:
-    """Equal to the bit, models and bill."""
+    """Require equal results to the bit: models, metrics and bill."""
     np.testing.assert_array_equal(left.models, right.models)
     require(left.ledger == right.ledger, f"{left.ledger} and {right.ledger} differ")
     ends = [(result.rounds, result.terminal_steps, result.stopped) for result in (left, right)]
@@ -83,38 +86,38 @@ def same(left: Result, right: Result) -> None:
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Fail unless it holds."""
+    """Raise an AssertionError with the text unless the condition holds."""
     if not holds:
         raise AssertionError(otherwise)
 
 
 def local_engines() -> list[str]:
-    """Engines that give the same bits and need no cluster."""
+    """Return the engines that give the same bits and need no cluster."""
     return [name for name, entry in ENGINES.items() if entry.exact and not entry.cluster]
 
 
 def engines_agree(case: Case, weather: str = "everything") -> None:
-    """Engines give the same numbers and the same bill, to the bit, under faults too."""
+    """All engines give the same numbers and the same bill, to the bit, also under faults."""
     agreed(case, weather)
 
 
 def agreed(case: Case, weather: str = "everything") -> Result:
-    """The run on which all engines agree."""
-    first, *others = (learn(case, weather, Execution(engine)) for engine in local_engines())
-    for other in others:
-        same(first, other)
+    """Return the run on which all engines agree."""
+    first, *results = (learn(case, weather, Execution(engine)) for engine in local_engines())
+    for result in results:
+        same(first, result)
     require(len(first.models) == federation(case.classes).n_tasks, f"{len(first.models)} models")
-    require(bool(np.isfinite(first.models).all()), "models are no numbers")
+    require(bool(np.isfinite(first.models).all()), "models are not finite")
     return first
 
 
 def budget_holds(case: Case, weather: str = "everything") -> None:
-    """No budget is overspent, and the ledger replays from what happened."""
+    """No budget is overspent, and replaying the events gives the same ledger."""
     within_budget(learn(case, weather))
 
 
 def within_budget(result: Result) -> None:
-    """As `budget_holds`, of a run that was made."""
+    """Require that a finished run stayed within its budget."""
     for name, limit in result.ledger.budget.items():
         require(result.ledger.spent[name] <= limit, f"spent {result.ledger.spent[name]} of {limit} {name}")
     if result.ledger.budget:
@@ -122,21 +125,21 @@ def within_budget(result: Result) -> None:
 
 
 def seed_decides(case: Case) -> None:
-    """The same seed gives the same run; another gives another, where there is anything to draw."""
-    first, second, other = (learn(case, "drop-outs", seed=seed) for seed in (0, 0, 1))
+    """The same seed gives the same run, and another seed another run if the algorithm uses random numbers."""
+    first, second, other_seed = (learn(case, "drop-outs", seed=seed) for seed in (0, 0, 1))
     same(first, second)
     if case.algorithm not in DRAWS_NOTHING:
-        require(np.abs(first.models - other.models).max() > 0.0, "another seed gives the same models")
+        require(np.abs(first.models - other_seed.models).max() > 0.0, "another seed gives the same models")
 
 
 def record_is_plain(case: Case) -> None:
-    """The record is plain JSON: no NaN and no infinity in what is written."""
+    """The record is plain JSON without NaN and infinity."""
     facts = plain(summary(learn(case)))
-    require(json.loads(json.dumps(facts, allow_nan=False)) == facts, "the record does not come back as it was")
+    require(json.loads(json.dumps(facts, allow_nan=False)) == facts, "reading the record changes it")
 
 
 def certificate_holds(case: Case) -> None:
-    """Where there is a dual, it never exceeds the objective."""
+    """A dual value never exceeds the objective."""
     result = learn(case, "drop-outs", certify_every=1)
     if isinstance(build(case.algorithm, case.options, federation(case.classes).kind).method, DualMethod):
         worst = min(moment.gap for moment in result.history if moment.certified)
