@@ -149,7 +149,7 @@ def test_a_task_that_was_not_understood_is_answered_with_how_to_name_it(tmp_path
     ("options", "words"),
     [
         ({"data": "hra"}, "unknown data set 'hra'.*did you mean har"),
-        ({"data": "har", "label": "y"}, "--label names a column of a table"),
+        ({"data": "har", "label": "y"}, "--label is an option for tables"),
         ({"set": ["relatedness"]}, "needs NAME=VALUE"),
         ({"set": ["colour=red"]}, "no setting 'colour' here: there is classes, clusters"),
         ({"set": ["features=many"]}, "features needs a number, got 'many'"),

@@ -214,11 +214,13 @@ def test_compiled_code_that_can_be_kept_nowhere_is_an_error_with_the_way_out() -
     words = [sys.executable, "-m", "rhfedmtl", "train", "--budget", "energy=100"]
     done = subprocess.run(words, env=nowhere, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: no folder for compiled code can be written")
+    assert done.stderr.startswith("error: no writable folder for compiled code")
     assert "NUMBA_CACHE_DIR=" in done.stderr
 
 
-@pytest.mark.parametrize(("more", "says"), [([], "the same command goes on"), (["--fresh"], "without --fresh goes on")])
+@pytest.mark.parametrize(
+    ("more", "says"), [([], "the same command continues"), (["--fresh"], "without --fresh continues")]
+)
 def test_a_network_that_is_ended_by_hand_says_what_is_kept(
     more: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,5 +236,5 @@ def test_a_network_that_is_ended_by_hand_says_what_is_kept(
         main()
     assert ended.value.code == 130
     told = capsys.readouterr().err
-    assert told.startswith(f"interrupted: what was learned and spent is kept in {tmp_path / 'net'}")
+    assert told.startswith(f"interrupted: models and spending are saved in {tmp_path / 'net'}")
     assert says in told

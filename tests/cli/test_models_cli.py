@@ -177,7 +177,7 @@ def test_rows_with_an_empty_task_are_predicted_as_those_of_an_unseen_task(
         patch.chdir(folder)
         cli.app(words, standalone_mode=False)
     note = " ".join(capsys.readouterr().err.split())
-    assert "1 of 20 rows have no 'person': predicted with the mean model of all tasks, the first is line 5" in note
+    assert "1 of 20 rows have no 'person' (first: line 5): predicted with the mean model of all tasks" in note
 
 
 def test_texts_that_a_spreadsheet_would_run_are_quoted(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_tasks_are_found_by_their_number_where_they_are_written_otherwise(
     assert facts["predictions"]["task"] == ["1.0", "02", "3", "03"]
     assert facts["predictions"]["prediction"] == models.predict(X, ["1.0", "02", "3", "?"]).tolist()
     cli.app(["predict", str(tmp_path / "model.npz"), "--path", str(tmp_path / "rows.csv")], standalone_mode=False)
-    assert "of the same number: 1 for 1.0, 2 for 02" in capsys.readouterr().err
+    assert "matched tasks by number: 1 for 1.0, 2 for 02" in capsys.readouterr().err
 
 
 def test_an_array_without_names_is_taken_in_order(run: Path, source: Source) -> None:
@@ -310,12 +310,12 @@ def test_a_gap_that_training_did_not_have_is_filled_and_said(run: Path, source: 
         (["predict", "RUN", "--path", "nowhere.csv"], "no such file or folder: nowhere.csv"),
         (["predict", "nowhere", "--path", "new.csv"], "no such model: nowhere"),
         (["predict", "new.csv", "--path", "new.csv"], "is not a model of rhfedmtl"),
-        (["certify", "new.csv"], "certified in Python: rhfedmtl.certify(W, federation)"),
+        (["certify", "new.csv"], "use Python: rhfedmtl.certify(W, federation)"),
         (["certify", "nowhere"], "the folder of a run\n"),
         (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--task", "person-1"], "give one of them"),
         (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--label", "person"], "holds the label"),
         (["predict", "RUN", "--path", "new.csv", "--task-column", "person", "--out", "no/out.csv"], "cannot write"),
-        (["predict", "RUN", "--path", "new.csv", "--out", "out.parquet"], "written as CSV; name it out.csv"),
+        (["predict", "RUN", "--path", "new.csv", "--out", "out.parquet"], "written as CSV; use out.csv"),
         (["export", "RUN", "--task", "person-9", "--out", "m.onnx"], "unknown task 'person-9'"),
         (["export", "RUN", "--task", "person-1", "--out", "m.pkl"], "unknown format 'pkl'"),
         (["export", "RUN", "--task", "person-1", "--out", "no/m.onnx"], "cannot write"),

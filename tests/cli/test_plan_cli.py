@@ -82,7 +82,7 @@ def test_target_with_data() -> None:
     assert found["curve"][0]["pareto"]
     assert found["seeds"] == 2
     text = run("plan", *options)
-    assert "smallest found" in text
+    assert "smallest budget that reached it" in text
     assert narrow(text)
 
 
@@ -201,7 +201,7 @@ def test_a_pilot_is_kept_and_planned_from(tmp_path: Path) -> None:
     assert again["predicted_gap"]["low"] <= made["predicted_gap"]["low"] < made["predicted_gap"]["high"]
     assert made["predicted_gap"]["high"] <= again["predicted_gap"]["high"]
     for words in (["--tasks", "3"], ["--lambda1", "0.1"], ["--features", "9"]):
-        with pytest.raises(ConfigError, match="has its own"):
+        with pytest.raises(ConfigError, match="fixes"):
             run("plan", "--budget", "energy=400", "--pilot", path, *words)
     with pytest.raises(ConfigError, match="leave out --privacy"):
         run("plan", "--budget", "energy=400", "--pilot", path, "--privacy", "epsilon=1")

@@ -50,7 +50,7 @@ def test_a_plan_that_is_shown_names_privacy() -> None:
     result = CliRunner().invoke(app, [*words, *BOUND])
     assert result.exit_code == 0, result.output
     assert "epsilon 2 at delta 1e-05" in " ".join(result.output.split())
-    assert "lose a point of accuracy" in " ".join(result.output.split())
+    assert "noise costs a point of accuracy" in " ".join(result.output.split())
     assert "is too large for" not in result.output
     result = CliRunner().invoke(app, [*words, "--privacy", "epsilon=1,delta=0.5"])
     assert "delta=0.5 is too large for 7,500 terminals" in " ".join(result.output.split())
@@ -85,7 +85,7 @@ def test_an_estimator_keeps_to_the_bound() -> None:
     model.fit(data.X, data.y, task=data.row_task, terminal=terminal)
     assert model.ledger_.spent["privacy"] <= model.ledger_.budget["privacy"] * (1 + 1e-12)
     assert "probability" in model.certificate_.words or "uninformative" in model.certificate_.words
-    with pytest.raises(ConfigError, match="fit anew"):
+    with pytest.raises(ConfigError, match="call fit again"):
         model.resume("energy=5")
     with pytest.raises(ConfigError, match="as numbers"):
         RHFedMTLClassifier(privacy=BOUND[1], lambda2="auto").fit(data.X, data.y, task=data.row_task)

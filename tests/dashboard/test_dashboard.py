@@ -179,7 +179,7 @@ def test_what_if_refuses_in_words(page: Page, folder: Path, pilot: str) -> None:
         "delta 1 is out of range: using 0.01",
     ]
     assert 'name="energy" value="1400" min="10" max="1e+08"' in told
-    assert "choose one" in page.get(f"/whatif?pilot={quote(pilot)}&epsilon=1")[1]
+    assert "leave out the pilot or privacy" in page.get(f"/whatif?pilot={quote(pilot)}&epsilon=1")[1]
     text = page.get(f"/whatif?pilot={quote(pilot)}")[1]
     assert "<dt>final gap</dt>" in text
     assert 'id="tasks"' not in text
@@ -202,7 +202,7 @@ def test_a_run_shows_the_weight_that_it_chose(tmp_path: Path) -> None:
     assert run.chosen.selection is not None
     assert run.chosen.selection.chosen == {"lambda2": 0.1}
     watch(None)  # type: ignore[arg-type]
-    assert "λ₁ = 0.001, λ₂ = 0.1 (chosen on held-out rows)" in pages[-1]
+    assert "λ₁ = 0.001, λ₂ = 0.1 (chosen on 20 % held-out rows)" in pages[-1]
     assert "λ₂ = 0.01" not in "".join(pages)
 
 
@@ -252,7 +252,7 @@ def test_a_run_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert so_far.result.gap == pytest.approx(told[-1], rel=1e-9)
     assert result.history[-1].gap <= told[-1]  # the last certificate of all comes when nobody watches any more
     shown = CliRunner().invoke(app, ["runs", "show", str(run.folder)])
-    assert "it has not ended" in shown.output
+    assert "still running; results so far" in shown.output
     assert lookup.pick(tmp_path, run.folder.name).result == so_far.result
     _claim(path, _ended_process())
     index.refresh()
@@ -367,12 +367,12 @@ def test_a_large_budget_is_planned_to_the_last_digit_and_told_without_needless_o
     """Above six digits it was rounded up; 0 % or 1.2e-10 % of what there is to gain says too much."""
     told = whatif.answer(whatif.Scenario.of({"energy": "1234567"}, tmp_path))
     assert "--budget energy=1234567" in told
-    assert "Less than 0.01 % of what there is to gain" in told
+    assert "Less than 0.01 % of the initial suboptimality" in told
 
 
 def test_what_is_said_of_a_private_plan_knows_of_the_noise(tmp_path: Path) -> None:
     asked = {"epsilon": "1", "terminals": "1500", "samples": "32000", "energy": "1e6"}
     told = whatif.answer(whatif.Scenario.of(asked, tmp_path))
     assert "points of accuracy.</p>" in told
-    assert "what there is to gain" not in told
-    assert "What remains over H" not in told
+    assert "the initial suboptimality" not in told
+    assert "Remaining suboptimality over H" not in told

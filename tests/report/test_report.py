@@ -132,7 +132,7 @@ def test_sections_of_the_issue_are_there(page: str) -> None:
         "Received updates",
         "Worst task, and spread between tasks",
         "Task relationship",
-        "Every difference, tested",
+        "Tests of all differences",
         "Repeat it",
         "Settings",
         "K and cost over H, and the three budget cases",
@@ -146,7 +146,7 @@ def test_sections_without_data_are_left_out(page: str, results: Path) -> None:
     headings = outline(of_grid).headings
     assert "Task relationship" not in headings
     assert "Answers by station" not in of_grid
-    assert "Every terminal that was asked answered." in of_grid
+    assert "Every terminal answered every request." in of_grid
     assert "Side by side" not in headings
 
 
@@ -267,7 +267,7 @@ def test_refused_runs_are_shown_as_such(tmp_path: Path) -> None:
     assert f"{made.runs} runs, {made.refused} refused or diverged" in text
     done = CliRunner().invoke(app, ["report", str(tmp_path), "--no-figures"])
     assert f"{made.runs} runs; {made.refused} more were refused or diverged" in done.output
-    assert "One seed, so nothing is tested." in text
+    assert "A single seed, so no tests." in text
 
 
 def test_runs_that_diverged_are_shown_as_such(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_settings_show_the_weights_that_runs_used(tmp_path: Path) -> None:
     facts = json.loads(CliRunner().invoke(app, train).stdout)
     assert facts["weights"]["lambda2"] == 0.1, "the usual value is 0.01"
     page = report.write(Path(facts["saved"]), draw=False).path.read_text()
-    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.1 (chosen on held-out rows)</dd>" in page
+    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.1 (chosen on 20 % held-out rows)</dd>" in page
     compared = ["compare", "--algorithms", "hfedmtl,fedu,local", "--seeds", "1", "--workers", "1"]
     words[-2] = str(tmp_path / "compared")
     json.loads(CliRunner().invoke(app, [*compared, "--budgets", "500,12000", *words]).stdout)

@@ -341,7 +341,7 @@ def test_an_interrupted_sweep_makes_no_more_runs(tmp_path: Path) -> None:
         os.killpg(running.pid, signal.SIGINT)
         said, err = running.communicate()
     assert (running.returncode, said) == (130, b"")
-    assert err == b"interrupted: what is finished is kept, and the same command goes on from there\n"
+    assert err == b"interrupted: finished runs are saved; repeat the command to continue\n"
     assert 5 <= len(list(out.glob("runs/*.json"))) < 4 * 100
 
 

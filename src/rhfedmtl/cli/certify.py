@@ -1,7 +1,7 @@
 """Command ``certify``: bound how far any models are from the optimum of a problem.
 
-The models may come from any method. The command reads the rows and the problem from the model file, replaces what the
-options set, and calls `rhfedmtl.models.certify.certify`.
+The models may come from any method. The command reads the rows and the problem from the model file, applies the
+options, and calls `rhfedmtl.models.certify.certify`.
 """
 
 from __future__ import annotations

@@ -136,10 +136,10 @@ def _weights(lambda1_help: str, lambda2_help: str) -> dict[str, tuple[Any, None]
 LEARNING: dict[str, tuple[Any, Any]] = {
     "loss": _one_of(LOSSES, "--loss", "by the labels"),
     **_own(LOSSES),
-    "relationship": _one_of(RELATIONSHIPS, "--relationship", Options.relationship, "How tasks are coupled: "),
+    "relationship": _one_of(RELATIONSHIPS, "--relationship", Options.relationship, "Coupling of tasks: "),
     **_own(RELATIONSHIPS),
     **_weights(f". [{Options.lambda1}]", f". [{LAMBDA2}]"),
-    "merge": _one_of(MERGES, "--merge", Options.merge, "How stations aggregate updates: "),
+    "merge": _one_of(MERGES, "--merge", Options.merge, "Aggregation of updates at stations: "),
     **_own(MERGES),
     "channel": _one_of(CHANNELS, "--channel", Options.channel, "Clipping, compression or masking of updates: "),
     **_own(CHANNELS),
@@ -211,8 +211,8 @@ PrivacyText = Annotated[
     option(
         WORK_PANEL,
         "--privacy",
-        "Budget for the differential privacy of terminals: epsilon=1,delta=1e-6. With --seed the noise is only "
-        "simulated. [no privacy]",
+        "Budget for the differential privacy of terminals: epsilon=1,delta=1e-6. With a given seed it is "
+        "only a simulation. [no privacy]",
         show_default=False,
         metavar="EPSILON,DELTA",
     ),

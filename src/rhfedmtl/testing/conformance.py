@@ -1,4 +1,4 @@
-"""Find all checks of an entry by its name, in whatever registry it is.
+"""Find all checks of an entry by its name, in every registry that has it.
 
 To add a check, write it in `entries`, `losses` or `runs` and list it here under its kind.
 """

@@ -32,7 +32,7 @@ WEIGHTS = ((1e-3, 1e-2), (1e-1, 0.0), (1e-2, 1.0))
 
 
 def several_classes(name: str) -> None:
-    """All engines agree on three classes."""
+    """Engines agree on three classes."""
     engines_agree(Case(name, classes=3), "drop-outs")
 
 
@@ -74,7 +74,7 @@ def closed_forms_hold(name: str) -> None:
 
 
 def plans_at_any_budget(name: str) -> None:
-    """At small and large budgets and other prices, runs make rounds and stay within them."""
+    """Runs make rounds and stay within their budget, at small and large budgets and other prices."""
     data = federation()
     built = build("rhfedmtl", Options(policy=name), data.kind)
     for cost, budget in PRICES:
@@ -86,14 +86,14 @@ def plans_at_any_budget(name: str) -> None:
 
 
 def dual_never_falls(name: str) -> None:
-    """With separate tasks, no merge lowers the dual, whichever updates arrive."""
+    """The dual never falls in a merge of separate tasks, whichever updates arrive."""
     result = learn(Case("local", Options(merge=name)), "drop-outs", certify_every=1)
     duals = [moment.dual for moment in result.history if moment.certified]
     require(bool((np.diff(duals) >= -1e-9).all()), "the dual falls from one round to the next")
 
 
 def engine_agrees(name: str) -> None:
-    """Every run that the engine does not refuse by name gives the same result as engine inprocess."""
+    """Runs give the same result as engine inprocess, unless the engine refuses them by name."""
     refused = []
     for algorithm in ALGORITHMS:
         try:

@@ -40,11 +40,11 @@ def fenchel_young(name: str) -> None:
     """L(z) + L*(−a) ≥ −a z, and equal if a = −L′(z)."""
     loss = LOSSES[name]()
     for z, y, a, _, _ in places(loss):
-        left, slack = loss.value(z, y) + loss.conjugate(a, y) + a * z, 1e-9 * (1.0 + z * z + abs(a * z))
-        require(left >= -slack, f"L + L* + az = {left} at z={z}, y={y}, a={a}")
+        total, slack = loss.value(z, y) + loss.conjugate(a, y) + a * z, 1e-9 * (1.0 + z * z + abs(a * z))
+        require(total >= -slack, f"L + L* + az = {total} at z={z}, y={y}, a={a}")
         tight = -loss.slope(z, y)
-        left = loss.value(z, y) + loss.conjugate(tight, y) + tight * z
-        require(abs(left) <= 1e-7 * (1.0 + z * z + y * y), f"L + L* + az = {left} at z={z}, y={y}, a=−L′={tight}")
+        total = loss.value(z, y) + loss.conjugate(tight, y) + tight * z
+        require(abs(total) <= 1e-7 * (1.0 + z * z + y * y), f"L + L* + az = {total} at z={z}, y={y}, a=−L′={tight}")
 
 
 def slope_is_the_gradient(name: str) -> None:
@@ -73,7 +73,7 @@ def as_smooth_as_it_says(name: str) -> None:
 
 
 def dual_step_is_best(name: str) -> None:
-    """No step within the box raises the dual more than the dual step."""
+    """The dual step raises the dual at least as much as any other step within the box."""
     loss = LOSSES[name]()
     for z, y, a, q, a2 in places(loss):
         best = _gain(loss, a, y, z, q, loss.dual_step(a, y, z, q))
@@ -90,7 +90,7 @@ def _gain(loss: Loss, a: float, y: float, z: float, q: float, d: float) -> float
 
 
 def line_is_the_course(name: str) -> None:
-    """If the conjugate is quadratic, `line` gives its values along a step."""
+    """`line` gives the values of a quadratic conjugate along a step."""
     loss = LOSSES[name]()
     for _, y, a, _, a2 in places(loss) if loss.quadratic else ():
         linear, quadratic, valid_share = loss.line(a, y, a2 - a)

@@ -75,14 +75,14 @@ def learn(
     return train(built.regroup(data), built.method, built.policy, settings, ledger=ledger, faults=faults, judged=data)
 
 
-def same(left: Result, right: Result) -> None:
+def same(first: Result, second: Result) -> None:
     """Require equal results to the bit: models, metrics and bill."""
-    np.testing.assert_array_equal(left.models, right.models)
-    require(left.ledger == right.ledger, f"{left.ledger} and {right.ledger} differ")
-    ends = [(result.rounds, result.terminal_steps, result.stopped) for result in (left, right)]
+    np.testing.assert_array_equal(first.models, second.models)
+    require(first.ledger == second.ledger, f"{first.ledger} and {second.ledger} differ")
+    ends = [(result.rounds, result.terminal_steps, result.stopped) for result in (first, second)]
     require(ends[0] == ends[1], f"{ends[0]} and {ends[1]} differ")
-    for name, values in left.metrics.items():
-        np.testing.assert_array_equal(values, right.metrics[name])
+    for name, values in first.metrics.items():
+        np.testing.assert_array_equal(values, second.metrics[name])
 
 
 def require(holds: bool, otherwise: str) -> None:
@@ -97,7 +97,7 @@ def local_engines() -> list[str]:
 
 
 def engines_agree(case: Case, weather: str = "everything") -> None:
-    """All engines give the same numbers and the same bill, to the bit, also under faults."""
+    """Engines give the same numbers and the same bill, to the bit, also under faults."""
     agreed(case, weather)
 
 
@@ -112,7 +112,7 @@ def agreed(case: Case, weather: str = "everything") -> Result:
 
 
 def budget_holds(case: Case, weather: str = "everything") -> None:
-    """No budget is overspent, and replaying the events gives the same ledger."""
+    """A run never overspends a budget, and replaying the events gives the same ledger."""
     within_budget(learn(case, weather))
 
 
