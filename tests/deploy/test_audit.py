@@ -112,7 +112,7 @@ def test_a_network_tells_who_did_what(tmp_path: Path) -> None:
     assert token not in shown.stdout
     shown = CliRunner().invoke(app, ["network", "audit", str(folder), "--node", "station-1", "--offline"])
     assert "terminal 2" in shown.stdout or "terminal/2" in shown.stdout, shown.stdout
-    assert "is whole" in shown.stdout
+    assert "is intact" in shown.stdout
     online = CliRunner().invoke(app, ["network", "audit", str(folder), "--node", "station-1"])
     assert "--offline" in str(online.exception)
     online = CliRunner().invoke(app, ["network", "export", str(folder), "--out", str(folder / "out")])

@@ -75,7 +75,7 @@ def test_nine_commands_start_each_node_by_hand(tmp_path: Path) -> None:
     finished = Operator(folder).last_result
     wait_for(lambda: finished(folder) is not None)
     lines = run(tmp_path, *status).splitlines()
-    assert lines[0].endswith("finished; its nodes do not run")
+    assert lines[0].endswith("finished; its nodes are stopped")
     assert lines[-1].endswith("--offline")
     assert "as of round" not in " ".join(lines)
     run(tmp_path, *lines[-1].removeprefix("next: rhfedmtl ").split())

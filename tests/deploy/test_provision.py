@@ -200,8 +200,8 @@ def test_nothing_is_compiled_within_a_round(kind: Any) -> None:
     ("words", "reason"),
     [
         (["--algorithm", "hfedmtl", "--mu", "0.5"], "no effect on hfedmtl"),
-        (["--terminal-watts", "2"], "--terminal-watts: power counts only"),
-        (["--measure", "time", "--station-watts", "2"], "--station-watts: power counts only"),
+        (["--terminal-watts", "2"], "--terminal-watts: power has an effect only"),
+        (["--measure", "time", "--station-watts", "2"], "--station-watts: power has an effect only"),
         (["--stations", "1", "--terminals", "2", "--port", "65534"], "needs 11 ports .* give 65525 at most"),
         (["--stations", "2", "--station-hosts", "a,b,c"], "--station-hosts a,b,c: 3 hosts for 2 stations"),
     ],

@@ -53,7 +53,7 @@ def test_a_training_says_whom_it_waits_for(net: Path, tmp_path: Path) -> None:
         assert facts["training"]["waits_for"] == []  # no training runs
         facts["training"] = {"state": "running", "waits_for": cloud.stations.waited_for()}
         said = text_of(facts)
-        assert "waits for station 1 (not connected)" in said
+        assert "waiting for station 1 (not connected)" in said
         assert "running" not in said
 
     inside.run(body)

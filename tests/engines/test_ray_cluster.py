@@ -169,7 +169,7 @@ def test_a_killed_driver_is_resumed(three: Any, tmp_path: Path, end: signal.Sign
         driver.kill()
     if end == signal.SIGINT:
         assert driver.returncode == 130
-        assert f"continue with: rhfedmtl train --resume {kept.parent}" in said
+        assert f"with: rhfedmtl train --resume {kept.parent}" in said
     again = subprocess.run(
         command("--resume", str(kept.parent), folder=tmp_path)[:-2], capture_output=True, text=True, check=False
     )
@@ -196,7 +196,7 @@ def test_a_run_whose_head_node_is_lost_goes_on_elsewhere(tmp_path: Path) -> None
         finally:
             driver.kill()
     assert driver.returncode not in (0, None)
-    assert f"continue with: rhfedmtl train --resume {kept.parent}" in said
+    assert f"with: rhfedmtl train --resume {kept.parent}" in said
     words = command("--resume", str(kept.parent), "--engine", "inprocess", folder=tmp_path)[:-2]
     again = subprocess.run(words, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr

@@ -133,7 +133,7 @@ def test_sections_of_the_issue_are_there(page: str) -> None:
         "Worst task, and spread between tasks",
         "Task relationship",
         "Tests of all differences",
-        "Repeat it",
+        "Repeat",
         "Settings",
         "K and cost over H, and the three budget cases",
     ):
