@@ -241,7 +241,7 @@ def fitted(found: list[dict[str, Any]]) -> dict[str, list[float]]:
     groups = {
         "CLASSES": [f for f in found if f["told"] and f["kind"] in FOR_CLASSES],
         "NUMBERS": [f for f in found if f["told"] and f["kind"] not in FOR_CLASSES],
-        "UNTOLD": [f for f in found if not f["told"]],
+        "UNCLEAR": [f for f in found if not f["told"]],
     }
     grid = np.arange(0.02, 5.0, 0.01)[:, None]
     factors = {}

@@ -94,8 +94,8 @@ def test_what_does_not_conform_is_named(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setattr("sys.argv", ["testing", "conformance", "squared"])
     assert program.main() == 1
     told = capsys.readouterr().out
-    assert "FAILED a step gains" in told
+    assert "FAILED the dual step gains" in told
     assert "ok     loss squared: L(z) + L*(−a)" in told
     monkeypatch.setattr("sys.argv", ["testing", "conformance", "sqared"])
     assert program.main() == 1
-    assert "nothing is called 'sqared'; did you mean squared?" in capsys.readouterr().err
+    assert "no entry is called 'sqared'; did you mean squared?" in capsys.readouterr().err

@@ -41,7 +41,7 @@ class Page:
 def served(place: Path) -> Iterator[Page]:
     """The page of a folder while it is served."""
     config = uvicorn.Config("", host=server.HOST, port=0, log_level="error", timeout_graceful_shutdown=1)
-    socket = server.bound(config, 0)
+    socket = server.listening_socket(config, 0)
     host = f"{server.HOST}:{socket.getsockname()[1]}"
     access = Access(frozenset({host}))
     shown = server.Dashboard(place)

@@ -334,9 +334,9 @@ def test_what_happens_in_a_network_is_told() -> None:
     assert network.changes({}, first) == []
     assert network.changes(first, second) == ["terminal 3: away"]
     answers = iter([first, second, second])
-    watched = network.Watched(Path("net"), lambda _: next(answers))
+    watched = network.NetworkWatcher(Path("net"), lambda _: next(answers))
     for _ in range(3):
-        watched.look()
+        watched.poll()
     assert [event.text for event in watched.events] == ["terminal 3: away"]
     text = network.view(watched)
     assert "<img" not in text
@@ -350,8 +350,8 @@ def test_a_network_that_does_not_answer_is_said() -> None:
     def ask(_: str) -> dict[str, object]:
         raise ConfigError("no answer from 127.0.0.1:1")
 
-    watched = network.Watched(Path("net"), ask)
-    watched.look()
+    watched = network.NetworkWatcher(Path("net"), ask)
+    watched.poll()
     assert "no answer from 127.0.0.1:1" in network.view(watched)
     assert "rhfedmtl network up net --local" in network.view(watched)
 

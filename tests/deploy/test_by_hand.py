@@ -89,8 +89,8 @@ def test_the_dashboard_shows_a_finished_network(tmp_path: Path) -> None:
     def ask(_: str) -> dict[str, Any]:
         raise PeerError("no answer from 127.0.0.1:1")
 
-    watched = network.Watched(tmp_path / "net", ask, lambda _: facts)
-    watched.look()
+    watched = network.NetworkWatcher(tmp_path / "net", ask, lambda _: facts)
+    watched.poll()
     page = network.view(watched)
     assert "no answer" not in page
     assert "running" not in page

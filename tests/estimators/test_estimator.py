@@ -28,7 +28,7 @@ from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import BudgetError, ConfigError, DataError
 from rhfedmtl.estimators.base import UnknownTaskWarning
-from rhfedmtl.estimators.rows import GivenRows, gather
+from rhfedmtl.estimators.rows import TrainingRows, gather
 from rhfedmtl.maths.losses import Logistic, SmoothedHinge, Squared
 from rhfedmtl.selection.weights import SelectionRecord
 
@@ -827,7 +827,7 @@ def test_every_row_lands_with_its_task_and_terminal(data: st.DataObject) -> None
     weight = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=n, max_size=n)))
     weight = np.where(np.isin(task, task[weight > 0]), weight, 1.0)
     y = np.arange(n) % 2
-    rows = GivenRows(np.arange(n, dtype=np.float64)[:, None], y, np.array([0, 1]), task, terminal, weight)
+    rows = TrainingRows(np.arange(n, dtype=np.float64)[:, None], y, np.array([0, 1]), task, terminal, weight)
     federation, places = gather(rows, n_terminals=2, seed=0)
     assert sorted(places.order) == np.flatnonzero(weight > 0).tolist()
     np.testing.assert_array_equal(federation.X[:, 0], places.order)
@@ -850,13 +850,13 @@ def test_duals_of_changed_labels_start_at_zero() -> None:
     """A dual variable belongs to its label; numbers of a regression have no box, so theirs stay."""
     X, task, y = np.zeros((4, 1)), np.zeros(4, dtype=int), np.array([0, 1, 0, 1])
     classes = np.array(["n", "y"])
-    _, old = gather(GivenRows(X, y, classes, task), n_terminals=1, seed=0)
-    _, new = gather(GivenRows(X, np.array([0, 0, 0, 1]), classes, task), n_terminals=1, seed=0)
+    _, old = gather(TrainingRows(X, y, classes, task), n_terminals=1, seed=0)
+    _, new = gather(TrainingRows(X, np.array([0, 0, 0, 1]), classes, task), n_terminals=1, seed=0)
     known = old.duals(SmoothedHinge(), old.targets * 0.5)
     start = new.start(SmoothedHinge(), known)
     assert start is not None
     assert start[:, 0].tolist() == [-0.5, 0.0, -0.5, 0.5]
-    _, numbers = gather(GivenRows(X, y * 2.0, np.array([]), task), n_terminals=1, seed=0)
+    _, numbers = gather(TrainingRows(X, y * 2.0, np.array([]), task), n_terminals=1, seed=0)
     kept = numbers.start(Squared(), numbers.duals(Squared(), np.full((4, 1), 7.0))._replace(targets=np.zeros((4, 1))))
     assert kept is not None
     assert kept[:, 0].tolist() == [7.0] * 4

@@ -178,7 +178,7 @@ def test_a_curve_holds_the_last_value_of_each_seed() -> None:
     """Seeds that were measured at different places meet on a grid; none is looked at before it was measured."""
     one = along.Trace(np.array([1.0, 3.0]), np.array([0.2, 0.4]))
     two = along.Trace(np.array([2.0, 4.0]), np.array([0.6, 0.8]))
-    curve = along.laid([one, two], along.grid([one, two]))
+    curve = along.averaged([one, two], along.grid([one, two]))
     assert curve.x == [2.0, 3.0, 4.0]
     assert curve.y == pytest.approx([0.4, 0.5, 0.6])
     assert curve.low[0] < 0.4 < curve.high[0]
@@ -188,6 +188,6 @@ def test_long_runs_make_short_curves() -> None:
     """However many rounds a run had, its curve has few points and ends where the run did."""
     x = np.arange(1.0, 20_001.0)
     trace = along.Trace(x, 1.0 - 1.0 / x)
-    curve = along.laid([trace], along.grid([trace]))
+    curve = along.averaged([trace], along.grid([trace]))
     assert len(curve.x) <= along.GRID + 2
     assert (curve.x[-1], curve.y[-1]) == (20_000.0, pytest.approx(1.0 - 1.0 / 20_000))

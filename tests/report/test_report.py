@@ -124,7 +124,7 @@ def test_sections_of_the_issue_are_there(page: str) -> None:
         "All cells",
         "Chosen work",
         "Task by task",
-        "Along the way",
+        "During the run",
         "Certified gap over spending",
         "Chosen H over rounds",
         "Where the energy went",

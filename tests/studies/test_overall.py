@@ -52,12 +52,12 @@ def test_a_report_lays_studies_side_by_side(found: StudyResult) -> None:
     assert [row[0].note for row in rows[:-1]] == ["2 terminals per base station", "3 terminals per base station"] * 2
     assert rows[-1][0].text == "mean rank"
     assert sum(float(cell.text) for cell in rows[-1][1:]) == pytest.approx(3.0, abs=0.11)
-    assert tables.whole_axis(found) is not None
+    assert tables.complete_axis(found) is not None
 
 
 def test_what_has_one_budget_has_no_area(tmp_path: Path) -> None:
     """Nor has a method that a budget does not pay."""
     (single,) = run_all([small_results.study("faulty", small_results.FAULTY, 1)], tmp_path, workers=1)
     assert overall(single, {}) == []
-    assert tables.whole_axis(single) is None
+    assert tables.complete_axis(single) is None
     assert tables.across([single]) is None

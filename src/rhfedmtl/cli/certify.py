@@ -82,7 +82,7 @@ def certify(
         same_rows
         and not unknown
         and wanted_problem == _trained_for(models)
-        and _stays(models, wanted_problem, federation)
+        and _is_training_problem(models, wanted_problem, federation)
     )
     trained = models.certificate if same_problem else None
     facts["gap_in_training"] = None if trained is None or not trained.gap < certificate.gap else trained.gap
@@ -132,7 +132,7 @@ def _trained_for(models: Any) -> dict[str, Any]:
     return problem if algorithm is None else {**problem, "relationship": _relationship(algorithm, problem)}
 
 
-def _stays(models: Any, problem: dict[str, Any], federation: Federation) -> bool:
+def _is_training_problem(models: Any, problem: dict[str, Any], federation: Federation) -> bool:
     """Return True if training certified this very problem.
 
     It did not if the method solves a problem of a single task, or if it learns the relationship during the run.

@@ -58,7 +58,7 @@ def _root(
     context.default_map = settings.defaults(config, context.command)
 
 
-NOWHERE = "no locator available"
+NO_CACHE = "no locator available"
 """Part of numba's message if it can write its cache neither next to the package nor in the user's cache."""
 PANELS: dict[str, dict[str, Any]] = {
     "Learn": {
@@ -92,7 +92,7 @@ for _panel, _commands in PANELS.items():
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """Base class of usage errors; typer may bring its own copy of click."""
 CONTINUES = "finished runs are saved; repeat the command to continue"
-LAST_WORDS = {
+INTERRUPT_MESSAGES = {
     "train": "nothing was saved yet; repeat the command to start again",
     "compare": CONTINUES,
     "reproduce": CONTINUES,
@@ -110,7 +110,7 @@ def program() -> Any:
         try:
             return invoke(context)
         except KeyboardInterrupt as end:
-            words = str(end) or LAST_WORDS.get(context.invoked_subcommand or "", "")
+            words = str(end) or INTERRUPT_MESSAGES.get(context.invoked_subcommand or "", "")
             typer.echo(f"interrupted: {words}" if words else "interrupted", err=True)
             raise typer.Exit(train.INTERRUPTED) from None
 
@@ -138,7 +138,7 @@ def main() -> None:
         words = f"cannot write: {reason}; free some space, or write elsewhere, and repeat the command"
         words = words if error.filename is None else f"cannot use {error.filename}: {reason}"
     except RuntimeError as error:
-        if NOWHERE not in str(error):
+        if NO_CACHE not in str(error):
             raise
         words, status = "no writable folder for compiled code: set one, as in NUMBA_CACHE_DIR=/tmp/kernels", 2
     except USAGE as error:  # Only with --json; otherwise typer has printed the error.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TARGET = "Find the budget for a target"
 WITHOUT = "Without data"
-OF_A_PROBLEM = ("loss", "relationship", "lambda1", "lambda2", "merge", "channel", "intercept", "uniform")
+FIXED_BY_PILOT = ("loss", "relationship", "lambda1", "lambda2", "merge", "channel", "intercept", "uniform")
 """Options that a saved pilot fixes."""
 BENCH = "Sizes of the benchmark"
 POWER = "Power"
@@ -123,7 +123,7 @@ def plan(
     with_data = (context.params["data"] or context.params["path"]) is not None
     if pilot is not None and not with_data:
         fixed = [name for name in SPLIT_FIELDS if getattr(request, name) is not None]
-        fixed += [name for name in options.set_names() if name in OF_A_PROBLEM]
+        fixed += [name for name in options.set_names() if name in FIXED_BY_PILOT]
         if fixed or features is not None or columns != 1:
             raise ConfigError(f"{pilot} fixes {', '.join(fixed) or 'the sizes'}: leave that out, or give --data")
     plan_request = PlanRequest(

@@ -129,12 +129,12 @@ def show(
     if as_json:
         print_json(record.to_dict())
         return
-    for name, text in _story(record):
+    for name, text in _describe(record):
         fact(name, text, NAMES)
     typer.echo(f"{'repeat':<{NAMES}}{record.command}")  # Not wrapped, because users copy it.
 
 
-def _story(record: Record) -> Iterator[tuple[str, str]]:
+def _describe(record: Record) -> Iterator[tuple[str, str]]:
     """Yield the facts of a run as pairs of name and text."""
     if record.refused is not None:
         yield "refused", record.refused

@@ -41,7 +41,7 @@ class Access:
         """Name of the cookie; it contains the port, because cookies ignore ports."""
         return f"rhfedmtl-{min(self.hosts).rpartition(':')[2]}"
 
-    def fits(self, token: str | None) -> bool:
+    def accepts(self, token: str | None) -> bool:
         """Return True if ``given`` is the token."""
         return token is not None and hmac.compare_digest(token.encode(), self.token.encode())
 
@@ -81,6 +81,6 @@ class Guard:
             return "this page answers only to its own pages"
         if request.method not in ("GET", "HEAD"):
             return "this page is read-only"
-        if not self._access.fits(token if token is not None else request.cookies.get(self._access.cookie)):
+        if not self._access.accepts(token if token is not None else request.cookies.get(self._access.cookie)):
             return "open the address that `rhfedmtl dashboard` printed: it contains the token"
         return None

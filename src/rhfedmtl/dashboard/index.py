@@ -57,7 +57,7 @@ class Row:
         """Date and time of the last change."""
         return datetime.fromtimestamp(self.changed).strftime("%Y-%m-%d %H:%M:%S")
 
-    def holds(self, words: str) -> bool:
+    def matches(self, words: str) -> bool:
         """Return True if every word occurs in the row."""
         facts = (
             self.name,

@@ -1,7 +1,7 @@
 """View of a network: a thread asks the cloud for its status, and every browser sees the same answer.
 
-`Watched` stores the last status, curves since the page was opened, and events. `view` turns them into HTML. The page
-only shows; it prints the commands that act on the network.
+`NetworkWatcher` stores the last status, curves since the page was opened, and events. `view` turns them into HTML. The
+page only shows; it prints the commands that act on the network.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NetworkEvent:
 
 
 @dataclass
-class Watched:
+class NetworkWatcher:
     """State of a network: the last status, curves since the page was opened, and events."""
 
     place: Path
@@ -62,7 +62,7 @@ class Watched:
 
     def start(self, changed: Callable[[], None]) -> None:
         """Ask from now on, and call ``changed`` after every change; fetch earlier rounds once."""
-        self.look()
+        self.poll()
         if self.status:
             self._remember()
         threading.Thread(target=self._follow, args=(changed,), daemon=True, name="network").start()
@@ -74,7 +74,7 @@ class Watched:
     def _follow(self, changed: Callable[[], None]) -> None:
         while not self._closing.wait(PERIOD_S):
             before = self.status, self.trouble, self.finished
-            self.look()
+            self.poll()
             if (self.status, self.trouble, self.finished) != before:
                 changed()
 
@@ -83,18 +83,18 @@ class Watched:
         with contextlib.suppress(RHFedMTLError):
             self.curve = [(0.0, facts) for facts in self.ask("curve")["rounds"]]
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask for the status once."""
         try:
             status, self.trouble = self.ask("status"), ""
         except RHFedMTLError as error:
             self.finished = self.last_result(self.place)
             if str(error) != self.trouble:
-                self._tell(["the network has finished" if self.finished else "the cloud does not answer"])
+                self._add_events(["the network has finished" if self.finished else "the cloud does not answer"])
             self.trouble = str(error)
             return
         self.finished = None
-        self._tell(changes(self.status, status))
+        self._add_events(changes(self.status, status))
         self.status, training = status, status["training"]
         last = self.curve[-1][1] if self.curve else {}
         if training.get("round") and training.get("round") != last.get("round"):
@@ -104,7 +104,7 @@ class Watched:
             if len(self.curve) > MOST_POINTS:
                 del self.curve[1::2]
 
-    def _tell(self, texts: list[str]) -> None:
+    def _add_events(self, texts: list[str]) -> None:
         self.events.extendleft(NetworkEvent(time.time(), text) for text in texts)
 
 
@@ -144,7 +144,7 @@ def _state(node: Facts) -> str:
     return "connected" if node["connected"] else "away"
 
 
-def view(network: Watched) -> str:
+def view(network: NetworkWatcher) -> str:
     """Return the complete view."""
     if network.finished is not None:
         training = network.finished["training"]
@@ -178,7 +178,7 @@ def view(network: Watched) -> str:
     )
 
 
-def _training(network: Watched) -> str:
+def _training(network: NetworkWatcher) -> str:
     training = network.status["training"]
     state = escape(training["state"])
     words = [f'<span class="state {state}">{state}</span>' if not network.trouble else f"last known state: {state}"]
@@ -202,7 +202,7 @@ def _progress(training: Facts) -> list[str]:
     return words
 
 
-def _until(network: Watched, name: str) -> str:
+def _until(network: NetworkWatcher, name: str) -> str:
     """Return the time at which a budget will be spent, by the rate of the last rounds."""
     recent = [(at, facts["left"].get(name)) for at, facts in network.curve[-50:] if at and facts.get("left")]
     if network.trouble or network.status["training"]["state"] != "running" or len(recent) < 2:
@@ -214,7 +214,7 @@ def _until(network: Watched, name: str) -> str:
     return f", spent at about {datetime.fromtimestamp(end).strftime('%H:%M:%S')}"
 
 
-def _charts(network: Watched) -> str:
+def _charts(network: NetworkWatcher) -> str:
     facts = [entry for _, entry in network.curve]
     facts = [facts[i] for i in thinned(len(facts), DRAWN)]
     if len(facts) < 2:
@@ -244,7 +244,7 @@ def _station(station: Facts) -> str:
     attention = [terminal for terminal in terminals if _state(terminal) != "connected"]
     listed = terminals if len(terminals) <= SHOWN else attention[:SHOWN]
     words = [f"station {station['station']} {station['task']}", f"round {station['round']}"]
-    words += [f"{connected} of {len(terminals)} terminals", *_took(station)]
+    words += [f"{connected} of {len(terminals)} terminals", *_spending(station)]
     if station.get("heard_seconds") is not None:
         words.append(f"last heartbeat {station['heard_seconds']:.0f} s ago")
     rows = "".join(_terminal(terminal) for terminal in listed)
@@ -252,7 +252,7 @@ def _station(station: Facts) -> str:
     return f"<li>{line}{_small(station.get('last_error'))}<ul>{rows}</ul></li>"
 
 
-def _took(node: Facts) -> list[str]:
+def _spending(node: Facts) -> list[str]:
     """Return the spending of a node by type."""
     return [f"{name} {short(amount)}" for name, amount in (node.get("spent") or {}).items()]
 
@@ -261,11 +261,11 @@ def _terminal(terminal: Facts) -> str:
     words = [f"terminal {terminal['terminal']}"]
     words.append("not a member" if terminal.get("samples") is None else f"{terminal['samples']} samples")
     why = _small(terminal.get("quarantined") or terminal.get("declined") or terminal.get("waits"))
-    state = f'<span class="state {_state(terminal)}">{escape(", ".join([*words, *_took(terminal)]))}</span>'
+    state = f'<span class="state {_state(terminal)}">{escape(", ".join([*words, *_spending(terminal)]))}</span>'
     return f"<li>{state}{why}</li>"
 
 
-def _events(network: Watched) -> str:
+def _events(network: NetworkWatcher) -> str:
     if not network.events:
         return '<p class="text">no events since this page was opened</p>'
     rows = "".join(
@@ -275,7 +275,7 @@ def _events(network: Watched) -> str:
     return f'<ul class="happened" tabindex="0" aria-label="Events">{rows}</ul>'
 
 
-def _actions(network: Watched) -> list[tuple[str, str]]:
+def _actions(network: NetworkWatcher) -> list[tuple[str, str]]:
     """Return commands that are useful now; if the cloud does not answer, the first command starts it."""
     place, training = quote(str(network.place)), (network.finished or network.status).get("training", {})
     spent, remaining = training.get("spent") or {"energy": 700.0}, training.get("left") or {}

@@ -97,7 +97,7 @@ class RunQuery:
 
     def chosen(self, rows: Iterable[Row]) -> list[Row]:
         """Return matching rows in order; rows without a value in the column come last."""
-        fitting = [row for row in rows if row.holds(self.words)]
+        fitting = [row for row in rows if row.matches(self.words)]
         with_value = [row for row in fitting if getattr(row, self.sort) not in (None, "")]
         with_value.sort(key=lambda row: getattr(row, self.sort), reverse=self.down)
         return with_value + [row for row in fitting if getattr(row, self.sort) in (None, "")]
@@ -245,6 +245,6 @@ def refusal(text: str) -> str:
     return _heading("Cannot be shown", escape(text))
 
 
-def names(query: Sequence[tuple[str, str]]) -> list[str]:
+def selected_runs(query: Sequence[tuple[str, str]]) -> list[str]:
     """Return the names of the runs in the query of an overlay."""
     return list(dict.fromkeys(value for name, value in query if name == "run"))[:MOST_OVERLAID]

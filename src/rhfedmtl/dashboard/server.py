@@ -24,7 +24,7 @@ from starlette.routing import Route
 from rhfedmtl.dashboard import network, pages, whatif
 from rhfedmtl.dashboard.access import Access, Guard
 from rhfedmtl.dashboard.index import Index, is_network
-from rhfedmtl.dashboard.network import Watched
+from rhfedmtl.dashboard.network import NetworkWatcher
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 from rhfedmtl.report.page import script, stylesheet
 
@@ -82,12 +82,12 @@ class Dashboard:
     def __init__(self, place: Path) -> None:
         self.place, self.announcer = place, Announcer()
         self.index = None if is_network(place) else Index(place)
-        self.network: Watched | None = None
+        self.network: NetworkWatcher | None = None
         if self.index is None:
             from rhfedmtl.deploy.operator import Operator
 
             operator = Operator(place)
-            self.network = Watched(place, operator.command, operator.last_result)
+            self.network = NetworkWatcher(place, operator.command, operator.last_result)
         first = "Runs" if self.index is not None else "Network"
         self.views = {first: "/", "What if": "/whatif"}
 
@@ -142,7 +142,7 @@ class Dashboard:
         return await self._page(name, make, "")
 
     async def _overlay(self, request: Request) -> Response:
-        chosen = pages.names(request.query_params.multi_items())
+        chosen = pages.selected_runs(request.query_params.multi_items())
 
         def make() -> str:
             return pages.overlay({name: self._runs.record(name) for name in chosen}, self.place)
@@ -174,7 +174,7 @@ async def _static(request: Request) -> Response:
 def serve(place: Path, port: int, ready: Callable[[str], None]) -> None:
     """Serve until Ctrl-C, and call ``ready`` with the address and token as soon as the server answers."""
     config = uvicorn.Config("", host=HOST, port=port, log_level="error", access_log=False, timeout_graceful_shutdown=1)
-    listening = bound(config, port)
+    listening = listening_socket(config, port)
     port = listening.getsockname()[1]
     access = Access(frozenset({f"{HOST}:{port}", f"localhost:{port}"}))
     application = Dashboard(place)
@@ -183,7 +183,7 @@ def serve(place: Path, port: int, ready: Callable[[str], None]) -> None:
     PageServer(config, lambda: ready(address), application.announcer.close).run(sockets=[listening])
 
 
-def bound(config: uvicorn.Config, port: int) -> socket.socket:
+def listening_socket(config: uvicorn.Config, port: int) -> socket.socket:
     """Return the socket to listen at; refuse a port that is in use."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

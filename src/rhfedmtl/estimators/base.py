@@ -29,17 +29,17 @@ from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, DataError, told_in_python
 from rhfedmtl.estimators.parameters import origin_of, prepare, seed_of
 from rhfedmtl.estimators.rows import (
-    GivenRows,
     Places,
+    TrainingRows,
     WarmDuals,
     check_index,
+    checked_labels,
     column,
     features_of,
     gather,
     is_frame,
-    labelled,
+    positive_integer,
     weights,
-    whole,
 )
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.maths.relationships import weights_of
@@ -180,7 +180,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         with told_in_python():
             check_index(X, task=task, terminal=terminal, sample_weight=sample_weight, groups=groups)
             X, preparation = features_of(X)
-            X, y = validate_data(self, X, labelled(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
+            X, y = validate_data(self, X, checked_labels(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
             y, classes, weight = self._labels(y, task, sample_weight)
             columns = {"task": task, "terminal": terminal, "sample_weight": weight, "groups": groups}
             rows = self._rows(X, y, classes, columns, preparation)
@@ -247,7 +247,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 "a private fit has used the privacy loss that was planned for it and cannot continue: call fit again"
             )
         limits, spent = dict(run.ledger.budget), run.ledger.spent
-        rounds = run.state.round + whole("max_rounds", self.max_rounds)
+        rounds = run.state.round + positive_integer("max_rounds", self.max_rounds)
         with told_in_python():
             more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
             run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=rounds)
@@ -439,13 +439,13 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _rows(
         self, X: Array, y: Array, classes: Array, columns: Mapping[str, Any], preparation: Preparation | None
-    ) -> GivenRows:
+    ) -> TrainingRows:
         """Return the rows with their task, terminal, weight and group."""
         n = len(X)
         task, terminal, groups = (
             None if columns[name] is None else column(columns[name], n, name) for name in ("task", "terminal", "groups")
         )
-        return GivenRows(
+        return TrainingRows(
             X,
             y,
             classes,

@@ -21,7 +21,7 @@ from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, nearest
-from rhfedmtl.estimators.rows import whole
+from rhfedmtl.estimators.rows import positive_integer
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
@@ -88,7 +88,7 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
         noise_from_seed=estimator.random_state is not None,
         execution=Execution(threads=effective_n_jobs(estimator.n_jobs)),
         target_relative_gap=estimator.tol,
-        max_rounds=whole("max_rounds", estimator.max_rounds),
+        max_rounds=positive_integer("max_rounds", estimator.max_rounds),
     )
     paid, plan = _ledger(estimator), None
     ledger = paid

@@ -27,7 +27,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class GivenRows:
+class TrainingRows:
     """Training rows of an estimator; ``y`` has codes into ``classes``, or numbers if ``classes`` is empty.
 
     Terminals and groups of different tasks are different, even with equal names.
@@ -88,12 +88,12 @@ class Places:
         return alpha
 
 
-def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation, Places]:
+def gather(rows: TrainingRows, *, n_terminals: int, seed: int) -> tuple[Federation, Places]:
     """Sort rows by task and terminal, and return the federation and the places of its rows.
 
     Without terminals, each task is split evenly over ``n_terminals`` terminals, or fewer if it has fewer rows.
     """
-    n_terminals = whole("n_terminals", n_terminals)
+    n_terminals = positive_integer("n_terminals", n_terminals)
     positive = np.arange(len(rows.y)) if rows.weight is None else np.flatnonzero(rows.weight > 0.0)
     tasks, task = np.unique(rows.task, return_inverse=True)
     empty = np.flatnonzero(np.bincount(task[positive], minlength=len(tasks)) == 0)
@@ -136,7 +136,7 @@ def gather(rows: GivenRows, *, n_terminals: int, seed: int) -> tuple[Federation,
     return federation, Places(positive[order], len(rows.y), tasks, federation.targets(), weight)
 
 
-def whole(name: str, value: Any) -> int:
+def positive_integer(name: str, value: Any) -> int:
     """Return a parameter as an integer; refuse values that are not an integer of at least 1."""
     if not isinstance(value, int | float | np.number) or not value >= 1 or not float(value).is_integer():
         raise ConfigError(f"{name} must be at least 1 and a whole number, got {value!r}")
@@ -207,7 +207,7 @@ def check_index(X: Any, **columns: Any) -> None:
             )
 
 
-def labelled(y: Any) -> Any:
+def checked_labels(y: Any) -> Any:
     """Return the labels unchanged, and refuse missing values that scikit-learn does not notice."""
     array = np.asarray(y)
     if array.dtype.kind in "OU" and (array.ndim == 1 or array.shape[1:] == (1,)):

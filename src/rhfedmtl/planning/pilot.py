@@ -79,7 +79,7 @@ class Edges(NamedTuple):
 
 
 CLASSES, NUMBERS = Edges(2.0, 1.35, 0.6), Edges(1.8, 0.85, 0.23)
-UNTOLD = Edges(3.2, 0.63, 0.12)  # with q = 1
+UNCLEAR = Edges(3.2, 0.63, 0.12)  # with q = 1
 DOUBT = 1.6
 """`Pilot.doubt` of a pilot that was simulated under other prices and budgets."""
 
@@ -201,7 +201,7 @@ class Pilot:
         if stretch < 1.0 - 1e-9:
             x = stretch * float(self.flights[0].progress[-1])
             return (math.exp(np.mean([flight.gap_at(x, self._smallest_gap) for flight in self.flights])),) * 3
-        edges, q = (UNTOLD, 1.0) if self.fall is None else (self.edges, self.fall)
+        edges, q = (UNCLEAR, 1.0) if self.fall is None else (self.edges, self.fall)
         low, expected, high = (self.gap[0] * math.exp(-fall) for fall in edges.falls(q, max(stretch, 1.0)))
         return low, expected, high
 
@@ -256,7 +256,7 @@ def fly(
     Each simulation chooses open ``weights`` as the run will. It computes a certificate in every round if certificates
     are free. If they cost a limited resource, they come and are charged as in the run, because the policy uses them.
     """
-    scout, faults = _Scout(policy), faults or Faults()
+    recorder, faults = _RecordingPolicy(policy), faults or Faults()
     short = replace(settings, execution=settings.execution.in_process, max_rounds=rounds)
     situation, last = situation_of(federation, method, settings, ledger.cost), None
     if not replace(situation, ledger=ledger).certificates_cost:
@@ -267,17 +267,17 @@ def fly(
         seeded = replace(short, seed=settings.seed + number * _NEXT_SEED)
         limits, with_weights, before = Ledger(ledger.cost, ledger.budget), method, None
         if weights is not None:
-            with_weights, before = weights.begin(method, scout, federation, seeded, limits)
-        result = train(federation, with_weights, scout, seeded, ledger=limits, faults=faults, before=before or last)
+            with_weights, before = weights.begin(method, recorder, federation, seeded, limits)
+        result = train(federation, with_weights, recorder, seeded, ledger=limits, faults=faults, before=before or last)
         return with_weights, result
 
     runs = [run(number) for number in range(PILOTS)]
     results = [result for _, result in runs]
     method, result = runs[0]
-    assert scout.start is not None
+    assert recorder.start is not None
     situation = situation_of(federation, method, settings, ledger.cost)
     first = replace(
-        scout.start,
+        recorder.start,
         sizes=situation.sizes,
         lam=situation.lam,
         coupling=situation.coupling,
@@ -297,7 +297,7 @@ def fly(
     return Pilot(
         first,
         end,
-        _simulated(first, end, scout.first, result, flights[0]),
+        _simulated(first, end, recorder.first, result, flights[0]),
         outlook,
         flights,
         CLASSES if method.loss.classifier else NUMBERS,
@@ -337,7 +337,7 @@ def _simulated(start: Situation, end: Situation, first: Plan | None, result: Res
     )
 
 
-class _Scout:
+class _RecordingPolicy:
     """Policy that plans as another one does, and remembers the first situation and plan."""
 
     def __init__(self, policy: Policy) -> None:

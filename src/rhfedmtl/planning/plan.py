@@ -416,7 +416,7 @@ class _Planner:
             "terminals": int(s.members.sum()),
             "train_rows": int(s.sizes.sum()),
             "rows_per_terminal": [int(s.sizes.min()), int(s.sizes.max())],
-            "from": FROM[type(self.subject)],
+            "from": SOURCE_NAMES[type(self.subject)],
         }
 
     def _notes(self) -> list[str]:
@@ -441,7 +441,7 @@ class _Planner:
         return notes
 
 
-FROM = {Federation: "data", DataShape: "numbers", Pilot: "a stored pilot"}
+SOURCE_NAMES = {Federation: "data", DataShape: "numbers", Pilot: "a stored pilot"}
 BOUND_NOTES = {
     "paper": "the paper's K is necessary, not sufficient: a run of K rounds may miss its target",
     "authors": "the authors' curve reproduces the paper's cost figure; it guarantees nothing",

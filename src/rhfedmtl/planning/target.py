@@ -176,7 +176,7 @@ def seek(
     budget : Budget, optional
         A budget of ``resource`` ends the grid; budgets of other types are limits.
     resource : str, optional
-        Type whose budget is sought; see `sought`.
+        Type whose budget is target_resource; see `target_resource`.
     points : int
         Budgets on the grid.
     refinements : int
@@ -196,7 +196,7 @@ def seek(
         raise ConfigError(f"points={points} must be at least 2, refinements={refinements} at least 0")
     if isinstance(policy, Fixed) and policy.cloud_rounds is not None:
         raise ConfigError("a search for a budget needs runs that end with it: leave out --cloud-rounds")
-    resource = sought(cost, budget, resource)
+    resource = target_resource(cost, budget, resource)
     limits = {name: limit for name, limit in budget.items() if name != resource}
     if not federations:
         raise ConfigError("give at least one federation, or a shape for an answer from theory")
@@ -232,7 +232,7 @@ def seek_in_theory(
     if target.name != "gap":
         raise ConfigError(f"without data only a gap can be predicted, not {target.name}: give --data")
     budget = budget or Budget({})
-    limits, resource = budget.with_slack(), sought(cost, budget, resource)
+    limits, resource = budget.with_slack(), target_resource(cost, budget, resource)
     start = situation_of(shape, method, settings or Settings(), cost)
     limited = replace(start, ledger=Ledger(cost, {resource: 1.0}))
     chosen: Bound = policy.bound if isinstance(policy, Theoretical) else "sound"
@@ -285,7 +285,7 @@ def _by_bound(situation: Situation, bound: str, epsilon: float) -> BoundPlan:
     return BoundPlan(i + 1, float(K[i]), {name: float(K[i] * curve[i]) for name, curve in per_round.items()})
 
 
-def sought(cost: Cost, budget: Budget, resource: str | None) -> str:
+def target_resource(cost: Cost, budget: Budget, resource: str | None) -> str:
     """Return ``resource``, or the first type with a price and without a budget, or else the first type with a price."""
     if not cost:
         raise ConfigError("nothing has a price: give one, for instance --cost energy=0.1,10")

@@ -66,7 +66,7 @@ def _mean(values: Sequence[Number] | None, task: int | None) -> float:
     return float(np.mean(measured)) if measured else np.nan
 
 
-def laid(traces: Sequence[Trace], grid: Array, *, ranked: bool = False) -> Curve:
+def averaged(traces: Sequence[Trace], grid: Array, *, ranked: bool = False) -> Curve:
     """Average the traces of seeds on a grid, from the first x at which every seed has a value.
 
     After its last measurement, a seed keeps its last value. The curve is the mean and its interval or, if ``ranked``,

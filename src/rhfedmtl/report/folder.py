@@ -20,9 +20,9 @@ from rhfedmtl.runs import lookup, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies.study import At, Point, Study, StudyResult, Variant, grid, place, short
 
-OFTEN = ("request.data", "budget.", "seed")
+FIRST_SETTINGS = ("request.data", "budget.", "seed")
 """Settings that come first in the name of a run."""
-TIDYING = {"drop", "missing", "na", "categories", "most_values", "small_tasks"}
+PREPARATION_SETTINGS = {"drop", "missing", "na", "categories", "most_values", "small_tasks"}
 """Settings of a table for the conversion of its rows to features; they do not change the labels."""
 
 
@@ -92,7 +92,9 @@ def overlaid(run_records: Mapping[str, Record], folder: Path) -> Gathered:
     # Add a setting to the names only if it distinguishes more runs; fall back to the algorithm.
     differing = lookup.differing(run_records.values())
     words: list[tuple[str, ...]] = [()] * len(run_records)
-    for setting in sorted(differing, key=lambda setting: (setting != "algorithm", not setting.startswith(OFTEN))):
+    for setting in sorted(
+        differing, key=lambda setting: (setting != "algorithm", not setting.startswith(FIRST_SETTINGS))
+    ):
         more = [(*old, _setting_text(setting, value)) for old, value in zip(words, differing[setting], strict=True)]
         words = more if len(set(more)) > len(set(words)) else words
     algorithms = [record.configuration.algorithm for record in run_records.values()]
@@ -141,7 +143,7 @@ def _metric(run_records: Sequence[Record]) -> str:
 def _question(record: Record) -> tuple[Any, ...]:
     """Return the prediction problem of a run: data set and labels."""
     request = record.configuration.request
-    settings = {name: value for name, value in request.settings.items() if name not in TIDYING}
+    settings = {name: value for name, value in request.settings.items() if name not in PREPARATION_SETTINGS}
     return record.data.name, request.path, request.positive, tuple(sorted(settings.items()))
 
 

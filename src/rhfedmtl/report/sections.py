@@ -78,7 +78,7 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
         charts = tuple(views.values(result, styles))
         yield Section("values", charts[0].title if charts else "", charts=charts, folded=False)
         yield Section("table", "All cells", table=tables.grid(result), folded=False)
-        yield Section("overall", "Complete axis", table=tables.whole_axis(result), folded=False)
+        yield Section("overall", "Complete axis", table=tables.complete_axis(result), folded=False)
     else:
         at = focus(result)
         runs = result.records(result.study.reference, at)
@@ -90,7 +90,7 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
     yield Section("certificates", "Certificates, and tuned settings", table=tables.certificates(result))
     on_the_way = tuple(views.along_spent(result, styles))
     menus = choices(result, styles) if on_the_way else None
-    yield Section("along", "Along the way", where, (*on_the_way, *views.steps(result, styles)), choices=menus)
+    yield Section("along", "During the run", where, (*on_the_way, *views.steps(result, styles)), choices=menus)
     yield Section("bill", "Where the budget went", where, tuple(views.bills(result)), tables.bill(result))
     requests = views.complete_answers(result)
     text = f"{where} Every terminal answered every request." if requests else where

@@ -90,7 +90,7 @@ def _reading(result: StudyResult) -> str:
     )
 
 
-def whole_axis(result: StudyResult) -> Table | None:
+def complete_axis(result: StudyResult) -> Table | None:
     """Return the table over the complete axis: area under the curve, rank, certificates."""
     groups = []
     for at in result.study.others:

@@ -179,7 +179,7 @@ def _trajectories(
     grid = along.grid([t for run_traces in traces_by_name.values() for t in run_traces])
     series = []
     for name, run_traces in traces_by_name.items():
-        curve = along.laid(run_traces, grid, ranked=ranked)
+        curve = along.averaged(run_traces, grid, ranked=ranked)
         series.append(Series(names[name], curve.x, curve.y, curve.low, curve.high, variant_styles[name]))
     return (*series, *(() if ranked else _levels(result, at, grid, variant_styles)))
 
@@ -369,7 +369,7 @@ def _tasks_of(result: StudyResult, variant: str, at: At, kind: str | None, x: Ax
     }
     series = []
     for place, (t, traces) in enumerate(complete.items()):
-        curve = along.laid(traces, along.grid(traces))
+        curve = along.averaged(traces, along.grid(traces))
         style = Style(place % 7, place % 6, place // 7)
         series.append(Series(names[t], curve.x, curve.y, curve.low, curve.high, style))
     return LineChart("", result.labels[variant], x, y, tuple(series))

@@ -17,19 +17,19 @@ def ask(network: Path, as_json: bool, name: str, /, **arguments: Any) -> None:
     """Send the cloud a command, and print the answer."""
     from rhfedmtl.deploy.operator import Operator
 
-    tell(Operator(network).command(name, **arguments), as_json)
+    print_facts(Operator(network).command(name, **arguments), as_json)
 
 
-def tell(facts: dict[str, Any], as_json: bool) -> None:
+def print_facts(facts: dict[str, Any], as_json: bool) -> None:
     """Print facts, each on a line, or as a JSON object."""
     if as_json:
         print_json(facts)
     else:
-        lines = (f"{name:<10} {word(name, value)}" for name, value in facts.items() if value != "")
+        lines = (f"{name:<10} {fact_text(name, value)}" for name, value in facts.items() if value != "")
         typer.echo("\n".join(lines) or "done")
 
 
-def word(name: str, value: Any) -> str:
+def fact_text(name: str, value: Any) -> str:
     """Return a fact in readable form."""
     if name == "at":
         return datetime.fromtimestamp(value).astimezone().isoformat(" ", "seconds")

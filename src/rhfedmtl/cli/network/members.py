@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rhfedmtl.cli.data import AsJson
-from rhfedmtl.cli.network.answers import Folder, ask, tell, word
+from rhfedmtl.cli.network.answers import Folder, ask, fact_text, print_facts
 from rhfedmtl.cli.options import WORK_PANEL, Budgets, option, print_json
 from rhfedmtl.cli.text import printable
 from rhfedmtl.errors import ConfigError
@@ -82,7 +82,7 @@ def forget(
     if target_gap:
         from rhfedmtl.deploy.removal import remove
 
-        tell(remove(folder, number, target_gap, budget, privacy, out), as_json)
+        print_facts(remove(folder, number, target_gap, budget, privacy, out), as_json)
     elif budget or privacy or out:
         raise ConfigError(
             "--budget, --privacy and --out apply to the training after the removal: give --target-gap too"
@@ -137,7 +137,7 @@ def join(
         typer.echo("request sent: an operator signs it with `rhfedmtl network sign`; waiting …", err=True)
 
     facts = get_credentials(token, folder, data, say)
-    tell(facts, as_json)
+    print_facts(facts, as_json)
     if not as_json:
         typer.echo(f"next: rhfedmtl serve {facts['role']} --config {facts['config']}")
 
@@ -156,7 +156,7 @@ def sign(
     from rhfedmtl.deploy.node.credentials import Authority
     from rhfedmtl.deploy.operator import Operator
 
-    tell({"signed": Operator(folder).sign(Authority.load(authority or folder / "ca"))}, as_json)
+    print_facts({"signed": Operator(folder).sign(Authority.load(authority or folder / "ca"))}, as_json)
 
 
 def revoke(
@@ -187,7 +187,7 @@ def rotate(
     """
     from rhfedmtl.deploy.local.provision import rotate as rotate_credentials
 
-    tell(rotate_credentials(folder, nodes or ()), as_json)
+    print_facts(rotate_credentials(folder, nodes or ()), as_json)
 
 
 def reset(
@@ -203,7 +203,7 @@ def reset(
         raise ConfigError(f"this deletes everything that the nodes in {folder} have learned and spent: add --yes")
     from rhfedmtl.deploy.local.provision import forget_all
 
-    tell({"folder": str(folder), "nodes": forget_all(folder)}, as_json)
+    print_facts({"folder": str(folder), "nodes": forget_all(folder)}, as_json)
 
 
 def audit(
@@ -237,7 +237,7 @@ def audit(
         return
     for entry in last_entries:
         facts = {name: value for name, value in entry.items() if name not in ("number", "time", "who", "event", "hash")}
-        details = "  ".join(f"{name}={word(name, value)}" for name, value in facts.items())
+        details = "  ".join(f"{name}={fact_text(name, value)}" for name, value in facts.items())
         line = f"{entry['number']:>5}  {entry['time']}  {entry['who']}  {entry['event']}  {details}"
         typer.echo(printable(line).rstrip())
     typer.echo(f"the chain of {len(entries)} entries is intact; hash {head[:16] or '-'}")

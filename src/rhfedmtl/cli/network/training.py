@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from rhfedmtl.cli.data import AsJson
-from rhfedmtl.cli.network.answers import Folder, ask, tell
+from rhfedmtl.cli.network.answers import Folder, ask, print_facts
 from rhfedmtl.cli.options import WORK_PANEL, Budgets, option, print_json
 from rhfedmtl.errors import ConfigError
 
@@ -58,13 +58,13 @@ def up(
         forget_all(folder)
     same = "the same command without --fresh" if fresh else "the same command"
     saved = f"models and spending are saved in {folder}; {same} continues from there"
-    with _ended_by_hand(saved), _live(not as_json and sys.stderr.isatty()) as show:
+    with _interrupt_message(saved), _live(not as_json and sys.stderr.isatty()) as show:
         status = bring_up(folder, budget, target_gap, show, privacy=privacy)
     _show_training(status, as_json, f"rhfedmtl network export {folder} --out {folder}-model --offline")
 
 
 @contextmanager
-def _ended_by_hand(message: str) -> Iterator[None]:
+def _interrupt_message(message: str) -> Iterator[None]:
     """Give Ctrl-C this message."""
     try:
         yield
@@ -106,10 +106,10 @@ def train(
     operator = Operator(folder).started()
     spec = operator.command("train", budget=budget, target_gap=target_gap, privacy=privacy)
     if not follow:
-        tell(spec, as_json)
+        print_facts(spec, as_json)
         return
     continues = f"the training continues; see it with `rhfedmtl network status {folder} --watch`"
-    with _ended_by_hand(continues), _live(not as_json and sys.stderr.isatty()) as show:
+    with _interrupt_message(continues), _live(not as_json and sys.stderr.isatty()) as show:
         training = operator.follow(show)
     _show_training(training, as_json, f"rhfedmtl network export {folder} --out {folder}-model")
     if training["state"] != "ended":
@@ -153,7 +153,7 @@ def export(
     from rhfedmtl.deploy.operator import Operator
 
     files = Operator.export_offline(folder, out) if offline else Operator(folder).export(out)
-    tell({"folder": str(out), "files": files}, as_json)
+    print_facts({"folder": str(out), "files": files}, as_json)
 
 
 def status(
