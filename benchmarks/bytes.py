@@ -23,7 +23,7 @@ from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import BudgetError, DivergenceError
-from rhfedmtl.resources.billing import CloudEvent, RoundEvent
+from rhfedmtl.resources.events import CloudEvent, RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.run import train
 from rhfedmtl.training.settings import Settings

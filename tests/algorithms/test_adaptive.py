@@ -15,7 +15,7 @@ from rhfedmtl.errors import BudgetError, ConfigError
 from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
 from rhfedmtl.policies.adaptive_fl import AdaptiveControl, Estimates, estimates
 from rhfedmtl.policies.base import Observation, Plan, Situation
-from rhfedmtl.resources.billing import Placement
+from rhfedmtl.resources.events import Placement
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.run import Run
 from rhfedmtl.training.settings import Settings

@@ -13,7 +13,7 @@ from rhfedmtl.data.centring import NUMBERS, combined_label_sums, label_sums, lev
 from rhfedmtl.data.federation import Source
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.split import Split, federate
-from rhfedmtl.resources.billing import RoundEvent
+from rhfedmtl.resources.events import RoundEvent
 from rhfedmtl.roles.messages import EMPTY, Centring, LabelsReport
 from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.result import mean

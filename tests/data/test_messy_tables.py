@@ -20,7 +20,7 @@ from rhfedmtl.data.loaders.table import Columns, from_frame, load
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.split import Split, federate
 from rhfedmtl.errors import ConfigError, DataError
-from rhfedmtl.resources.billing import RoundEvent
+from rhfedmtl.resources.events import RoundEvent
 from rhfedmtl.roles.messages import EMPTY, ColumnsAgreed, ColumnsReport
 from rhfedmtl.training.config import RunConfig
 

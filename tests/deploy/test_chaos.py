@@ -26,7 +26,7 @@ from rhfedmtl.deploy.node.config import Waits, read_station
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.models.task_models import TaskModels
-from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.ledger_file import load_ledger
 
 STATIONS, TERMINALS = 3, 12
 LIAR = 5
@@ -187,7 +187,7 @@ def storm(chaos: Chaos, mischief: Mischief, operator: Operator, faults: int, lyi
 
 def assert_charges(folder: Path, stations: int = STATIONS, terminals: int = TERMINALS) -> None:
     """Every order that went out was charged once, no terminal twice for a round, and all work was ordered."""
-    ledger = Ledger.load(folder / "out" / "ledger.json").columns()
+    ledger = load_ledger(folder / "out" / "ledger.json").log.columns()
     at = ledger["tier"] == "terminal"
     charged = Counter(zip(ledger["round"][at].tolist(), ledger["terminal"][at].tolist(), strict=True))
     assert max(charged.values()) == 1

@@ -43,8 +43,9 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import BudgetError, ConfigError, PeerError
 from rhfedmtl.policies.base import Situation
-from rhfedmtl.resources.billing import Placement, event_totals
+from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import Budget, Cost
+from rhfedmtl.resources.events import Placement
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.certificates import Certificate

@@ -25,7 +25,7 @@ from rhfedmtl.deploy.local.supervisor import Supervisor
 from rhfedmtl.deploy.node.config import Waits
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.ledger_file import load_ledger
 
 STATIONS, TERMINALS = 2, 4
 BUDGET = 1e6
@@ -108,7 +108,7 @@ def check_history(folder: Path, status: dict[str, Any]) -> None:
     """Sums from the files alone, every order charged once, and no more spent than there was."""
     assert nets.assert_invariant(folder, STATIONS) == TERMINALS
     assert_charges(folder, STATIONS, TERMINALS)
-    ledger = Ledger.load(folder / "out" / "ledger.json")
+    ledger = load_ledger(folder / "out" / "ledger.json")
     assert ledger.spent["energy"] == status["training"]["spent"]["energy"] <= BUDGET
     entries = Operator(folder).audit_offline(folder)
     assert Counter(entry["event"] for entry in entries)["command"] >= 3

@@ -33,7 +33,7 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.models.task_models import TaskModels
-from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.ledger_file import load_ledger
 from rhfedmtl.roles.messages import Join
 from rhfedmtl.training.config import RunConfig
 
@@ -66,7 +66,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Operat
     options = Options.of(**OPTIONS, cloud_rounds=status["training"]["round"])
     run = RunConfig("hfedmtl", options=options, cost=("energy=0.1,10",), budget=(BUDGET,)).run(federation)
     np.testing.assert_array_equal(TaskModels.load(folder / "out" / "model.npz").models, run.models)
-    assert Ledger.load(folder / "out" / "ledger.json") == run.ledger
+    assert load_ledger(folder / "out" / "ledger.json") == run.ledger
 
 
 def test_credentials_that_do_not_count(net: Any) -> None:

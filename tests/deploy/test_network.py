@@ -30,6 +30,7 @@ from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.policies.base import REMEMBERED
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.ledger_file import load_ledger
 from rhfedmtl.training.config import RunConfig
 
 BUDGET = "energy=700"
@@ -46,7 +47,7 @@ def assert_same(folder: Path, result: Any, tolerance: float = 0.0) -> None:
     np.testing.assert_allclose(models.models, result.models, rtol=tolerance, atol=tolerance)
     assert models.certificate is not None
     assert models.certificate.gap == pytest.approx(result.certificate.gap, rel=0.0, abs=tolerance)
-    assert Ledger.load(folder / "ledger.json") == result.ledger
+    assert load_ledger(folder / "ledger.json") == result.ledger
 
 
 def test_a_network_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_a_byte_budget_counts_what_sockets_see(
         config = RunConfig(options=options, budget=(f"bytes={budget}",), certify_every=1)
         for engine in ("inprocess", "message-passing"):
             alone = config.run(federation, execution=Execution(engine))
-            measured = Ledger.load(tmp_path / "out" / "ledger.json")
+            measured = load_ledger(tmp_path / "out" / "ledger.json")
             assert _first_rounds(measured, 5) == pytest.approx(_first_rounds(alone.ledger, 6), rel=within)
 
 
@@ -302,7 +303,7 @@ def _first_rounds(ledger: Ledger, server_iterations: int) -> float:
 
     One process books these beside the round before, a network beside its own.
     """
-    told = [charge for charge in ledger.charges() if charge.round <= 5]
+    told = [charge for charge in ledger.log.charges if charge.round <= 5]
     return sum(charge.total for charge in told) - (told[-1].total if server_iterations > 5 else 0.0)
 
 
@@ -344,7 +345,7 @@ def test_what_is_measured_is_charged(tmp_path: Path) -> None:
             for name in ("terminal-0", "station-1"):
                 supervisor.kill(name, signal.SIGCONT)
         assert status["spent"]["time"] <= limit + 0.5
-    tiers = Ledger.load(tmp_path / "out" / "ledger.json").totals("tier")["bytes"]
+    tiers = load_ledger(tmp_path / "out" / "ledger.json").totals("tier")["bytes"]
     assert set(tiers) == {"terminal-link", "station-link"}
 
 

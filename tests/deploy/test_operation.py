@@ -23,7 +23,7 @@ from rhfedmtl.deploy.node.config import read_station
 from rhfedmtl.deploy.node.enrolment import enrol
 from rhfedmtl.deploy.operator import Operator
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.ledger_file import load_ledger
 
 TIERS = ("terminal", "station")
 LEARNING = {
@@ -49,7 +49,7 @@ def net(
         assert status["training"]["state"] == "ended", status["training"]
         operator.export(folder / "out")
     nets.assert_invariant(folder, 2)
-    ledger = Ledger.load(folder / "out" / "ledger.json")
+    ledger = load_ledger(folder / "out" / "ledger.json")
     rounds = {tier: {r for r, at in ledger.totals("round", "tier")["energy"] if at == tier} for tier in TIERS}
     assert rounds["station"] == rounds["terminal"]  # no round was paid for in which nobody worked
 

@@ -45,9 +45,11 @@ from rhfedmtl.maths.quasi_newton import GRADIENT
 from rhfedmtl.policies.base import ONE_PASS, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.billing import Placement, event_totals
-from rhfedmtl.resources.costs import Cost, Prices, fits
+from rhfedmtl.resources.billing import event_totals
+from rhfedmtl.resources.costs import Cost, fits
+from rhfedmtl.resources.events import Placement
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.prices import Prices
 from rhfedmtl.roles import messages as said
 from rhfedmtl.roles.message_sizes import message_sizes
 from rhfedmtl.roles.roster import Member, StationState

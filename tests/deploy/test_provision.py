@@ -43,8 +43,10 @@ from rhfedmtl.deploy.warm_up import warm_up
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.kernels import rounds, sdca
 from rhfedmtl.maths.losses import Logistic
-from rhfedmtl.resources.billing import Charge, Placement, RoundEvent
+from rhfedmtl.resources.billing import Charge
+from rhfedmtl.resources.events import Placement, RoundEvent
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.ledger_file import ledger_from_dict, ledger_to_dict
 from rhfedmtl.roles.messages import Probe, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Terminal
 
@@ -322,15 +324,15 @@ def test_charges_survive_a_checkpoint() -> None:
     ledger = Ledger("energy=1,1,time=1,1")
     ledger.charge(charges)
     found = put_away(ledger)
-    assert len(found) == 4
+    assert len(found.log) == 4
     assert found == ledger
-    assert len(put_away(Ledger("energy=1,1"))) == 0
+    assert len(put_away(Ledger("energy=1,1")).log) == 0
 
 
 def put_away(ledger: Ledger) -> Ledger:
     """A ledger that goes through a checkpoint."""
     found = Ledger(ledger.cost, ledger.budget)
-    found.restore(Ledger.from_dict(ledger.to_dict()).charges(), ledger.exact_sums())
+    found.log.restore(ledger_from_dict(ledger_to_dict(ledger)).log.charges, ledger.log.exact_sums())
     return found
 
 
@@ -340,9 +342,9 @@ def test_a_condensed_ledger_goes_on_to_the_bit() -> None:
     ledger = Ledger("energy=0.1,0.7", "energy=1e5")
     for number in range(1, 200):
         ledger.charge(RoundEvent(number, layout, np.array([1, 2, number])))
-        ledger.condense(20)
+        ledger.log.condense(20)
     found = put_away(ledger)
-    assert len(found) == len(ledger) < 20
+    assert len(found.log) == len(ledger.log) < 20
     for number in range(200, 300):
         assert (found.spent, found.left) == (ledger.spent, ledger.left)
         assert found.remaining == ledger.remaining

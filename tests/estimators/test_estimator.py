@@ -607,7 +607,7 @@ def test_terminals_are_shared_out_evenly(small: Federation) -> None:
     """n_terminals splits each task evenly where no terminals are named; more terminals than rows are not made."""
     X, y, task, _ = rows_of(small)
     model = RHFedMTLClassifier(lambda2=0.01, n_terminals=4, random_state=0, cost="energy=1,0").fit(X, y, task=task)
-    assert len(set(model.ledger_.columns()["terminal"])) == 12
+    assert len(set(model.ledger_.log.columns()["terminal"])) == 12
     few = RHFedMTLClassifier(lambda2=0.01, n_terminals=50, random_state=0).fit(X[:9], y[:9])
     assert few.n_iter_ > 0
     with pytest.raises(ConfigError, match="n_terminals must be at least 1"):

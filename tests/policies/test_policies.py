@@ -21,10 +21,13 @@ from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.policies.measured.progress import PASS_RATE, ProgressModel, share_of_cloud
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.policies.theoretical import Theoretical
-from rhfedmtl.resources.billing import Placement, event_totals, waiting_times
-from rhfedmtl.resources.costs import Cost, Prices
+from rhfedmtl.resources.billing import event_totals
+from rhfedmtl.resources.costs import Cost
+from rhfedmtl.resources.events import Placement
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.prices import Prices
 from rhfedmtl.resources.sizes import MessageSizes
+from rhfedmtl.resources.waiting import waiting_times
 
 
 def situation(

@@ -12,21 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhfedmtl.errors import BudgetError, ConfigError
-from rhfedmtl.resources.billing import (
-    CloudEvent,
-    Parts,
-    Placement,
-    RoundEvent,
-    charges,
-    cost_curve,
-    event_totals,
-    exact_sum,
-    steps_affordable,
-    steps_by_deadline,
-    totals,
-    waiting_times,
-)
-from rhfedmtl.resources.costs import PRICE_NAMES, Budget, Cost, Prices, binding, fits, times_affordable
+from rhfedmtl.resources.billing import Parts, charges, event_totals, totals
+from rhfedmtl.resources.costs import Budget, Cost, binding, fits, times_affordable
+from rhfedmtl.resources.events import CloudEvent, Placement, RoundEvent
+from rhfedmtl.resources.exact import exact_sum
+from rhfedmtl.resources.prices import PRICE_NAMES, Prices
+from rhfedmtl.resources.steps import cost_curve, steps_affordable, steps_by_deadline
+from rhfedmtl.resources.waiting import waiting_times
 
 PRICE = st.floats(0, 1e6, allow_subnormal=False)
 PAPER = Placement(np.repeat(np.arange(5), 5), 5)

@@ -17,18 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhfedmtl.errors import BudgetError, ConfigError, DataError, MissingExtraError
-from rhfedmtl.resources.billing import (
-    CloudEvent,
-    Event,
-    Parts,
-    Placement,
-    RoundEvent,
-    charges,
-    event_totals,
-    steps_affordable,
-)
+from rhfedmtl.resources.billing import Parts, charges, event_totals
+from rhfedmtl.resources.charge_log import COLUMNS
 from rhfedmtl.resources.costs import SLACK, Budget, Cost
-from rhfedmtl.resources.ledger import COLUMNS, Ledger
+from rhfedmtl.resources.events import CloudEvent, Event, Placement, RoundEvent
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.ledger_file import load_ledger, save_ledger
+from rhfedmtl.resources.steps import steps_affordable
 
 PAPER = Placement(np.repeat(np.arange(5), 5), 5)
 ENERGY = Cost.of("energy=0.1,10")
@@ -87,14 +82,14 @@ def test_fourteen_rounds_of_100_fill_1400_exactly() -> None:
     assert (ledger.spent, ledger.left) == ({"energy": 1400.0}, {"energy": 0.0})
     with pytest.raises(BudgetError, match=r"round 14 would cost energy 100 of which 0 is left \(budget 1400\)"):
         ledger.charge(RoundEvent(14, PAPER, 1))
-    assert len(ledger) == 14
+    assert len(ledger.log) == 14
 
 
 def test_rounds_that_cost_each_terminal_the_same_again_take_no_more_memory() -> None:
     ledger, steps = Ledger("energy=0.1,10"), np.arange(25)
     for number in range(4):
         ledger.charge(RoundEvent(number, PAPER, steps + (number == 2)))
-    first, again, other, back = (c.amount for c in ledger.charges() if isinstance(c.amount, np.ndarray))
+    first, again, other, back = (c.amount for c in ledger.log.charges if isinstance(c.amount, np.ndarray))
     assert again is first
     assert other is not first
     np.testing.assert_array_equal(back, first)
@@ -139,12 +134,12 @@ def test_no_sequence_of_charges_overspends(situation: tuple[Cost, Budget, list[E
     ledger = Ledger(cost, budget)
     expected: dict[str, list[float]] = {name: [] for name in cost}
     for event in events:
-        before, could = (ledger.spent, len(ledger)), ledger.can_afford(event)
+        before, could = (ledger.spent, len(ledger.log)), ledger.can_afford(event)
         try:
             amounts = ledger.charge(event)
         except BudgetError:
             assert not could
-            assert (ledger.spent, len(ledger)) == before
+            assert (ledger.spent, len(ledger.log)) == before
             continue
         assert could
         for name, amount in amounts.items():
@@ -161,7 +156,7 @@ def test_no_sequence_of_charges_overspends(situation: tuple[Cost, Budget, list[E
 def test_totals_agree_by_every_column(situation: tuple[Cost, Budget, list[Event]]) -> None:
     """Totals by any columns add up to what was spent, and to the rows of the ledger."""
     ledger, _ = charge_what_fits(*situation)
-    columns = ledger.columns()
+    columns = ledger.log.columns()
     for size in range(3):
         for by in itertools.permutations(COLUMNS[:-1], size):
             for name, table in ledger.totals(*by).items():
@@ -184,7 +179,7 @@ def test_a_condensed_ledger_keeps_all_totals_but_those_by_round(
     ledger, _ = charge_what_fits(*situation)
     by = (("tier",), ("task",), ("terminal",), ("tier", "task"), ("tier", "terminal"))
     spent, before = ledger.spent, [ledger.totals(*names) for names in by]
-    ledger.condense(most)
+    ledger.log.condense(most)
     assert ledger.spent == spent
     for names, table in zip(by, before, strict=True):
         for name, totals in ledger.totals(*names).items():
@@ -197,10 +192,10 @@ def test_a_training_without_an_end_holds_a_bounded_number_of_amounts() -> None:
     held = []
     for number in range(1, 2001):
         ledger.charge(RoundEvent(number, layout, np.arange(number % 7, number % 7 + 10)))
-        ledger.condense(200)
-        held.append(len(ledger))
+        ledger.log.condense(200)
+        held.append(len(ledger.log))
     assert max(held) <= 50
-    assert ledger.charges()[-1].round == 2000
+    assert ledger.log.charges[-1].round == 2000
     steps = sum(int(np.arange(number % 7, number % 7 + 10).sum()) for number in range(1, 2001))
     assert ledger.spent == {"energy": 0.25 * steps + 2 * 2000}
     assert math.fsum(ledger.totals("terminal")["energy"].values()) == ledger.spent["energy"]
@@ -215,8 +210,8 @@ def test_disk_and_replay_give_an_equal_ledger(
     ledger, paid = charge_what_fits(*situation)
     reservation = ledger.reserve({next(iter(ledger.cost)): 0.0})
     path = tmp_path_factory.mktemp("ledger") / f"ledger{suffix}"
-    ledger.save(path)
-    loaded = Ledger.load(path)
+    save_ledger(ledger, path)
+    loaded = load_ledger(path)
     assert loaded == ledger
     assert (loaded.spent, loaded.left) == (ledger.spent, ledger.left)
     ledger.release(reservation)
@@ -270,14 +265,14 @@ def test_a_million_terminals_stay_compact(tmp_path: Path) -> None:
     ledger = Ledger("energy=0.1,10", "energy=2e7")
     for k in range(50):
         ledger.charge(RoundEvent(k, layout, 2))
-    assert all(isinstance(charge.amount, float) and charge.nodes is None for charge in ledger.charges())
+    assert all(isinstance(charge.amount, float) and charge.nodes is None for charge in ledger.log.charges)
     assert ledger.spent["energy"] == 50 * 210_000
-    ledger.save(tmp_path / "ledger.json")
-    assert Ledger.load(tmp_path / "ledger.json") == ledger
+    save_ledger(ledger, tmp_path / "ledger.json")
+    assert load_ledger(tmp_path / "ledger.json") == ledger
     different = np.arange(1_000_000) % 7
     ledger = Ledger("energy=0.1,10")
     ledger.charge(RoundEvent(50, layout, different))
-    terminals = ledger.charges()[0].amount
+    terminals = ledger.log.charges[0].amount
     assert isinstance(terminals, np.ndarray)
     assert terminals.nbytes == 8_000_000
     assert ledger.totals("tier")["energy"]["terminal"] == pytest.approx(0.1 * different.sum(), rel=1e-15)
@@ -303,7 +298,7 @@ def test_declared_types_cannot_exceed_their_reservation() -> None:
     number = ledger.reserve({"energy": 50.0})
     with pytest.raises(BudgetError, match="55 spent, but only 50 reserved"):
         ledger.settle(number, RoundEvent(1, PAPER, 2))
-    assert (len(ledger), ledger.reserved) == (0, {"energy": 50.0})
+    assert (len(ledger.log), ledger.reserved) == (0, {"energy": 50.0})
 
 
 def test_measured_overshoot_is_recorded_and_stops_everything_after() -> None:
@@ -357,12 +352,12 @@ def test_damaged_files_are_refused(tmp_path: Path, text: str) -> None:
     for name in ("ledger.json", "ledger.parquet"):
         (tmp_path / name).write_text(text)
         with pytest.raises(DataError, match=f"{name} is not a ledger"):
-            Ledger.load(tmp_path / name)
+            load_ledger(tmp_path / name)
 
 
 def test_json_holds_plain_numbers(tmp_path: Path) -> None:
     """The JSON file is standard JSON with one entry per charge."""
-    Ledger.replay(ENERGY, "energy=100", [RoundEvent(1, PAPER, 2)]).save(tmp_path / "ledger.json")
+    save_ledger(Ledger.replay(ENERGY, "energy=100", [RoundEvent(1, PAPER, 2)]), tmp_path / "ledger.json")
     table = json.loads((tmp_path / "ledger.json").read_text())
     assert table["charges"] == [[1, "terminal", "energy", 0, None, 0.2], [1, "station", "energy", 0, None, 10.0]]
 
@@ -378,7 +373,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtraError, match=r"pip install 'rhfedmtl\[parquet\]'"):
-        Ledger(ENERGY).save(tmp_path / "ledger.parquet")
+        save_ledger(Ledger(ENERGY), tmp_path / "ledger.parquet")
 
 
 def test_bad_requests_are_refused() -> None:

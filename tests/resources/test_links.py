@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rhfedmtl.errors import ConfigError, DataError
-from rhfedmtl.resources.billing import Placement, RoundEvent, event_totals
+from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import Cost
+from rhfedmtl.resources.events import Placement, RoundEvent
 from rhfedmtl.resources.links import CSV_COLUMNS, Link, read_links, with_links
 
 

@@ -22,7 +22,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.registry import LAMBDA2
 from rhfedmtl.planning.request import PlanRequest
-from rhfedmtl.resources.billing import RoundEvent
+from rhfedmtl.resources.events import RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.selection.regularisation import PATH2

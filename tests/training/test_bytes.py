@@ -26,8 +26,9 @@ from rhfedmtl.errors import BudgetError, ConfigError, DataError
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, Work
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.billing import RoundEvent, event_totals
+from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import read_resources
+from rhfedmtl.resources.events import RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.channel import Int8
@@ -112,7 +113,7 @@ def test_a_limit_makes_certificates_rare_and_reserves_the_last() -> None:
 
 def test_a_budget_without_its_last_certificate_is_refused() -> None:
     """Before anything was sent but round zero."""
-    zero, one = (sum(c.total for c in learn().ledger.charges() if c.round == number) for number in (0, 1))
+    zero, one = (sum(c.total for c in learn().ledger.log.charges if c.round == number) for number in (0, 1))
     told = rf"budget bytes={zero + one / 2:.12g}, of which bytes=\d+ is spent before it, cannot pay one round"
     with pytest.raises(BudgetError, match=told):
         learn(f"bytes={zero + one / 2}")
@@ -120,7 +121,7 @@ def test_a_budget_without_its_last_certificate_is_refused() -> None:
 
 def test_a_budget_that_is_refused_says_what_is_kept_and_what_would_help() -> None:
     """The sum of what is named is more than the budget; before the first round other steps would not help."""
-    zero, one = (sum(c.total for c in learn().ledger.charges() if c.round == number) for number in (0, 1))
+    zero, one = (sum(c.total for c in learn().ledger.log.charges if c.round == number) for number in (0, 1))
     with pytest.raises(BudgetError, match="cannot pay one round") as refused:
         learn(f"bytes={zero + 0.9 * one}")
     budget, spent, kept, *_, costs = (float(each) for each in re.findall(r"bytes=([\d.]+)", str(refused.value)))

@@ -20,8 +20,9 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation, Origin
 from rhfedmtl.engines.message_passing import MessagePassing
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.resources.costs import Cost, Prices
+from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.links import Link, with_links
+from rhfedmtl.resources.prices import Prices
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.roles.messages import Report

@@ -18,8 +18,9 @@ from rhfedmtl.data.split import TO_TERMINALS
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.kernels.rounds import dual_length
 from rhfedmtl.policies.base import Situation
-from rhfedmtl.resources.billing import Event, Placement, event_totals, round_zero_events
+from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import Cost
+from rhfedmtl.resources.events import Event, Placement, round_zero_events
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes
 from rhfedmtl.roles.cloud import most_candidates

@@ -20,8 +20,9 @@ from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured, ProgressModel
 from rhfedmtl.policies.measured.progress import LocalProgress
 from rhfedmtl.policies.theoretical import Theoretical
-from rhfedmtl.resources.billing import CLOUD, Charge, event_totals, waiting_times
+from rhfedmtl.resources.billing import CLOUD, Charge, event_totals
 from rhfedmtl.resources.costs import times_affordable
+from rhfedmtl.resources.waiting import waiting_times
 
 IntArray = npt.NDArray[np.int64]
 Totals = dict[str, float]

@@ -36,8 +36,8 @@ from rhfedmtl.planning.dry_run import DryRun, dry_run, effort, empty_dry_run
 from rhfedmtl.policies.base import Plan, Policy, Situation
 from rhfedmtl.policies.measured.policy import Measured, ProgressModel
 from rhfedmtl.policies.measured.progress import prior_keep
-from rhfedmtl.resources.billing import Event
 from rhfedmtl.resources.costs import BudgetLike, Cost
+from rhfedmtl.resources.events import Event
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training.faults import Faults

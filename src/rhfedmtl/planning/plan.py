@@ -32,9 +32,10 @@ from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.policies.measured.progress import prior_keep
 from rhfedmtl.policies.theoretical import Theoretical
-from rhfedmtl.resources.billing import cost_curve, event_totals, steps_affordable
+from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import BY_BUDGET, amounts_text, binding, fits, times_affordable
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.steps import cost_curve, steps_affordable
 from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training.faults import Faults
 from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan, design

@@ -26,9 +26,9 @@ from rhfedmtl.planning.plan import policy_name
 from rhfedmtl.policies.base import Policy, Situation
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.policies.theoretical import Bound, Theoretical
-from rhfedmtl.resources.billing import cost_curve
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text, fits
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.steps import cost_curve
 from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training.result import Result, mean
 from rhfedmtl.training.run import train

@@ -23,7 +23,8 @@ from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.maths.kernels.rounds import BETA, MEAN_SQUARE, RHO, SAMPLES, SQUARE
 from rhfedmtl.policies.base import FloatArray, Observation, Plan, Situation
-from rhfedmtl.resources.billing import event_totals, lines, steps_affordable
+from rhfedmtl.resources.billing import event_totals
+from rhfedmtl.resources.steps import lines, steps_affordable
 
 
 class Estimates(NamedTuple):

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.runs import pairs
-from rhfedmtl.resources.billing import CloudEvent, Placement, RoundEvent, event_totals
+from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import Cost
+from rhfedmtl.resources.events import CloudEvent, Placement, RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes
 

@@ -16,7 +16,7 @@ from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths import theory
 from rhfedmtl.maths.coupling import check_weight
 from rhfedmtl.policies.base import FloatArray, Plan, Situation, check_count
-from rhfedmtl.resources.billing import cost_curve
+from rhfedmtl.resources.steps import cost_curve
 
 Bound = Literal["paper", "authors", "sound"]
 

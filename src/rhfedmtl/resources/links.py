@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError, DataError
-from rhfedmtl.resources.costs import Cost, FloatArray, Prices
+from rhfedmtl.resources.costs import Cost
+from rhfedmtl.resources.prices import FloatArray, Prices
 
 Value = float | FloatArray
 

@@ -16,8 +16,8 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.maths.runs import bincount
 from rhfedmtl.plain import plain, read
 from rhfedmtl.provenance import versions
-from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import BY_BUDGET, binding
+from rhfedmtl.resources.events import RoundEvent
 from rhfedmtl.roles.certificates import NoisedCertificate
 from rhfedmtl.runs.records import BillLine, Configuration, DataIdentity, Record, RoundTable, Summary, columns
 from rhfedmtl.selection.tuning import TuningRecord

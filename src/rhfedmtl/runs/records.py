@@ -24,6 +24,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import write_whole
 from rhfedmtl.models.task_models import TaskModels, UnseenModel
 from rhfedmtl.plain import INLINE, plain, read
+from rhfedmtl.resources.ledger_file import save_ledger
 from rhfedmtl.roles.words import bounded, in_words
 from rhfedmtl.selection.tuning import TuningRecord
 from rhfedmtl.selection.weights import SelectionRecord
@@ -207,7 +208,7 @@ def save(
     """Write run.json, the table of rounds, ledger.json and model.npz into ``folder``; see `TaskModels.unseen`."""
     write_whole(folder / RECORD, json.dumps(record.to_dict(), allow_nan=False) + "\n")
     save_rounds(folder, [record])
-    result.ledger.save(folder / "ledger.json")
+    save_ledger(result.ledger, folder / "ledger.json")
     loss = record.configuration.options.chosen_loss(federation.kind)
     tuning, selection = record.tuning, record.selection
     chosen = {**(tuning.chosen if tuning else {}), **(selection.chosen if selection else {})}

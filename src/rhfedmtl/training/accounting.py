@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from rhfedmtl.resources.billing import Event, Placement, RoundEvent, event_totals
+from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import Cost
+from rhfedmtl.resources.events import Event, Placement, RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 
 

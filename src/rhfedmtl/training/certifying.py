@@ -18,7 +18,8 @@ from rhfedmtl.maths.objective import Points, any_models
 from rhfedmtl.maths.quasi_newton import ASCENT, Solver
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import AUTO, MOST_CERTIFYING, Situation
-from rhfedmtl.resources.billing import Event, Placement, ReleaseEvent, RoundEvent, event_totals
+from rhfedmtl.resources.billing import event_totals
+from rhfedmtl.resources.events import Event, Placement, ReleaseEvent, RoundEvent
 from rhfedmtl.resources.sizes import CertificateSizes
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.certificates import Certificate, NoisedCertificate

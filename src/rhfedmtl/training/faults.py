@@ -16,8 +16,9 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Network
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.maths.coupling import check_weight
-from rhfedmtl.resources.billing import RoundEvent, deadlines, longest_wait
 from rhfedmtl.resources.costs import Cost
+from rhfedmtl.resources.events import RoundEvent
+from rhfedmtl.resources.waiting import deadlines, longest_wait
 from rhfedmtl.roles.channel import group_starts
 
 _DROPOUT, _STATION, _SLOW, _MOVE, _CHURN, _LATE = range(6)

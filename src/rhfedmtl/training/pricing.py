@@ -12,8 +12,9 @@ from rhfedmtl.errors import BudgetError
 from rhfedmtl.maths.quasi_newton import ASCENT
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Plan, Situation
-from rhfedmtl.resources.billing import Event, RoundEvent, waiting_times
 from rhfedmtl.resources.costs import amounts_text
+from rhfedmtl.resources.events import Event, RoundEvent
+from rhfedmtl.resources.waiting import waiting_times
 from rhfedmtl.roles.averaging import AveragingCloud
 from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.training.accounting import Accounting

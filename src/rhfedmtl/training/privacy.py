@@ -36,9 +36,12 @@ from rhfedmtl.maths.losses import Hinge, Logistic, Loss, SmoothedHinge
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.policies.base import Situation
 from rhfedmtl.policies.fixed import Fixed
-from rhfedmtl.resources.billing import Placement, event_totals, steps_affordable
-from rhfedmtl.resources.costs import Cost, Prices, times_affordable
+from rhfedmtl.resources.billing import event_totals
+from rhfedmtl.resources.costs import Cost, times_affordable
+from rhfedmtl.resources.events import Placement
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.prices import Prices
+from rhfedmtl.resources.steps import steps_affordable
 from rhfedmtl.roles.certificates import NoisedCertificate
 from rhfedmtl.roles.channel import NoisedSums, standard_normal, with_noise
 from rhfedmtl.roles.message_sizes import message_sizes

@@ -18,7 +18,7 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.policies.base import Observation, Plan
-from rhfedmtl.resources.billing import Event
+from rhfedmtl.resources.events import Event
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.training.privacy import PrivatePlan

@@ -14,7 +14,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Scaler, scalers
 from rhfedmtl.engines.network import LabelCentring, Network
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.resources.billing import Event, Placement, round_zero_events
+from rhfedmtl.resources.events import Event, Placement, round_zero_events
 from rhfedmtl.roles.message_sizes import round_zero_bytes
 from rhfedmtl.training.settings import Settings
 

@@ -24,8 +24,8 @@ from rhfedmtl.errors import ConfigError, IncompleteError
 from rhfedmtl.maths.quasi_newton import Solver
 from rhfedmtl.maths.relationships import Models, Relationship
 from rhfedmtl.policies.base import REMEMBERED, Observation, Plan, Policy, Situation
-from rhfedmtl.resources.billing import Event, Placement, RoundEvent
 from rhfedmtl.resources.costs import BudgetLike
+from rhfedmtl.resources.events import Event, Placement, RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.roles.channel import keyed

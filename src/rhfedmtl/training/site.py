@@ -17,8 +17,8 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.network import BoolArray, Network
 from rhfedmtl.maths.relationships import Models
-from rhfedmtl.resources.billing import RoundEvent
 from rhfedmtl.resources.costs import Cost
+from rhfedmtl.resources.events import RoundEvent
 from rhfedmtl.training.accounting import Accounting
 from rhfedmtl.training.result import Metrics, evaluate
 

@@ -11,7 +11,7 @@ from rhfedmtl.algorithms.sgd import Server
 from rhfedmtl.engines.network import Keeping
 from rhfedmtl.engines.registry import ENGINES
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.resources.billing import Event
+from rhfedmtl.resources.events import Event
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.training.packing import BestEffort
 from rhfedmtl.training.state import copied

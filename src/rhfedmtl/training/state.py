@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import Observation, Plan
-from rhfedmtl.resources.billing import Event
+from rhfedmtl.resources.events import Event
 from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.training.result import Metrics, Moment
 

@@ -24,18 +24,12 @@ from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.policies.base import ONE_PASS, Plan, Policy, Situation, smallest_steps
 from rhfedmtl.policies.measured.policy import Measured
-from rhfedmtl.resources.billing import (
-    CloudEvent,
-    Event,
-    Parts,
-    Placement,
-    RoundEvent,
-    charges,
-    event_totals,
-    steps_by_deadline,
-)
+from rhfedmtl.resources.billing import Parts, charges, event_totals
 from rhfedmtl.resources.costs import Budget, Cost, amounts_text
+from rhfedmtl.resources.events import CloudEvent, Event, Placement, RoundEvent
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.resources.ledger_file import ledger_from_dict, ledger_to_dict
+from rhfedmtl.resources.steps import steps_by_deadline
 from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.training.config import GOOD_ENOUGH, default_scale
 from rhfedmtl.training.privacy import RESOURCE, Privacy, PrivatePlan
@@ -186,7 +180,7 @@ class MeasuredAccounting:
         self.ledger.settle(reservation, all_charges, self._prices.names)
         if self._prices:
             self._prices.learn(last_round)
-        self.ledger.condense(MAX_AMOUNTS)
+        self.ledger.log.condense(MAX_AMOUNTS)
 
     def close(self, number: int, layout: Placement) -> None:
         """Charge the messages and seconds since the last charge."""
@@ -196,11 +190,15 @@ class MeasuredAccounting:
 
     def state(self) -> dict[str, Any]:
         """Return all charges and prices: events alone cannot restore measured amounts."""
-        return {"charges": self.ledger.to_dict(), "spent": self.ledger.exact_sums(), "prices": self._prices.state()}
+        return {
+            "charges": ledger_to_dict(self.ledger),
+            "spent": self.ledger.log.exact_sums(),
+            "prices": self._prices.state(),
+        }
 
     def resume(self, state: dict[str, Any]) -> None:
         """Continue from the result of `state`."""
-        self.ledger.restore(Ledger.from_dict(state["charges"]).charges(), state["spent"])
+        self.ledger.log.restore(ledger_from_dict(state["charges"]).log.charges, state["spent"])
         self.planning_prices = self._prices.resume(state["prices"]) or self.planning_prices
 
 

@@ -18,8 +18,10 @@ from rhfedmtl.deploy.cloud.config import MEASURABLE, Resources
 from rhfedmtl.deploy.cloud.partners import Overhead
 from rhfedmtl.deploy.cloud.remote_network import Round
 from rhfedmtl.errors import BudgetError
-from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts, Placement
-from rhfedmtl.resources.costs import Budget, Cost, FloatArray, Prices, read_resources
+from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts
+from rhfedmtl.resources.costs import Budget, Cost, read_resources
+from rhfedmtl.resources.events import Placement
+from rhfedmtl.resources.prices import FloatArray, Prices
 
 MARGIN = 2.0
 """Plan and reserve this many times the seconds of the last rounds; a round that takes longer is cut off."""

@@ -24,6 +24,7 @@ from rhfedmtl.failpoints import failpoint
 from rhfedmtl.maths.losses import Loss
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.plain import plain
+from rhfedmtl.resources.ledger_file import save_ledger
 from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.roles.words import how_many
 from rhfedmtl.runs.recording import summary
@@ -171,7 +172,7 @@ class TrainingFiles:
             },
         )
         models.save(folder / "model.npz")
-        result.ledger.save(folder / "ledger.json")
+        save_ledger(result.ledger, folder / "ledger.json")
         (folder / "result.json").write_text(json.dumps(status, indent=1) + "\n")
         return ["model.npz", "ledger.json", "result.json"]
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from rhfedmtl.policies.base import FloatArray, IntArray, Situation
 from rhfedmtl.policies.measured.progress import LocalProgress, ProgressModel
-from rhfedmtl.resources.billing import CostLines, lines, longest_wait
-from rhfedmtl.resources.costs import Prices
+from rhfedmtl.resources.prices import Prices
+from rhfedmtl.resources.steps import CostLines, lines
+from rhfedmtl.resources.waiting import longest_wait
 
 # Rounding must not refuse a round that costs its part of the budget exactly.
 _SLACK = 1.0 + 1e-12

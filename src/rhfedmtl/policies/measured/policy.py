@@ -31,8 +31,9 @@ from rhfedmtl.policies.measured.solver import (
     newton_pace,
     newton_rounds,
 )
-from rhfedmtl.resources.billing import event_totals, steps_affordable
+from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import fits
+from rhfedmtl.resources.steps import steps_affordable
 
 __all__ = ["Measured", "ProgressModel", "Schedule"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.resources.billing import event_totals
-from rhfedmtl.resources.costs import Price, Prices
+from rhfedmtl.resources.prices import Price, Prices
 
 # Prior for the fall of log(gap) in a quasi-Newton round (observed: 1 to 2).
 # Measured: benchmarks/results/constants.md; ×0.5: +0.06 ± 0.12 points, +0.14 ± 0.25 decades;
