@@ -88,7 +88,8 @@ class RoundEvent:
     local_steps
         Rows visited, for all or per terminal. Work counts even if its update was lost.
     stations, terminals
-        Masks of the stations and terminals that take part; all do by default. Terminals of an absent station do not take part.
+        Masks of the stations and terminals that take part; all do by default. Terminals of an absent station take no
+        part.
     bytes_down, bytes_up
         Bytes from station to terminal and back, for all or per terminal.
     request_bytes, result_bytes
