@@ -39,6 +39,7 @@ MAIN = (
 )
 GRID = [(d, S, H) for d in (9, 64, 561, 4096) for S in (4, 16, 256) for H in (2, S, 4 * S)]
 TERMINALS = ((25, 5), (1_000, 5), (10_000, 10), (100_000, 100), (1_000_000, 1_000))
+PASSES = [(rows, d) for rows in (20, 100, 1_000) for d in (20, 500)]
 TASKS = ((100_000, 5), (100_000, 100), (100_000, 1_000))
 
 
@@ -70,7 +71,7 @@ def quick(watch: Watch = lambda _: None) -> Figures:
 
 
 def everything(watch: Watch = lambda _: None) -> Figures:
-    """Measure the quick figures, kernels over (d, S, H), rounds over terminals, tasks and threads, and the hinge."""
+    """Measure the quick figures, kernels over (d, S, H), rounds over terminals, tasks and threads, etc."""
     figures = quick(watch)
     figures["grid"] = []
     for d, S, H in GRID:
@@ -82,6 +83,8 @@ def everything(watch: Watch = lambda _: None) -> Figures:
     figures["growth"] = timing.growth(cores())
     figures["tasks"] = _scaled(TASKS, watch)
     figures["threads"] = [timing.rounds_of(100_000, 100, threads=threads) for threads in range(1, max(2, cores()) + 1)]
+    watch("plain Python against the NumPy kernel")
+    figures["interpreted"] = [kernels.interpreted_ratio(rows, d) for rows, d in PASSES]
     watch("hinge against liblinear")
     X, y, _ = gap_problem()
     rows = np.asarray(X, dtype=np.float64)  # liblinear reads double precision

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from benchmarks.speed_timing import federation, in_a_row, iterations, medians, ratio, started
 
-from rhfedmtl.maths.kernels import loops
+from rhfedmtl.maths.kernels import loops, numpy_kernel, sdca
 from rhfedmtl.maths.kernels.compiled import compiled
+from rhfedmtl.maths.kernels.rounds import Answers, Orders, make_duals, make_layout, make_rows
 from rhfedmtl.maths.losses import SmoothedHinge
 
 OTHER_SEED = np.uint64(1)
@@ -154,3 +159,40 @@ def small_round(*, repeats: int = 500) -> float:
     """Measure the seconds of a round of 25 terminals with 14 samples, d = 561, H = 10, as for Flower and pfl."""
     network = started(federation(5, 5, 14, 561), threads=1)
     return medians(repeats, iterations(network, 10))[0]
+
+
+def interpreted() -> ModuleType:
+    """Return `sdca` without numba: its loops as plain Python on NumPy arrays."""
+    plain = ModuleType(compiled.__module__)
+    vars(plain).update(dict.fromkeys(("compiled", "compiled_sum", "inlined"), lambda function: function))
+    vars(plain)["fetch_row"] = lambda X, i: None
+    with patch.dict(sys.modules, {plain.__name__: plain}):
+        for module in (loops, sdca):
+            spec = importlib.util.spec_from_file_location(module.__name__, str(module.__file__))
+            assert spec is not None
+            assert spec.loader is not None
+            sys.modules[module.__name__] = copy = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(copy)
+    return copy
+
+
+def one_terminal(rows: int, d: int) -> Callable[[Callable[..., Answers]], Answers]:
+    """Return a function that calls a kernel for a pass over the rows of a terminal, always from zero duals."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((rows, d)) / np.sqrt(d), rng.choice([-1.0, 1.0], (rows, 1))
+    data, address = make_rows(X, y, np.array([0, rows])), (np.uint64(0), np.uint64(0))
+    layout, steps = make_layout(np.zeros(1, np.int64), 1, data.ids), np.array([rows])
+    orders = Orders(np.zeros((1, 1, d)), np.full(1, 1e-2 * rows), steps, *address, False, np.array([False]))
+
+    def a_pass(kernel: Callable[..., Answers]) -> Answers:
+        with np.errstate(over="ignore"):  # the addresses of draws wrap
+            return kernel(SmoothedHinge(), data, layout, make_duals(data), orders)
+
+    return a_pass
+
+
+def interpreted_ratio(rows: int, d: int, *, repeats: int = 5) -> dict[str, float]:
+    """Compare a pass in plain Python with the same pass in the NumPy kernel."""
+    a_pass, plain = one_terminal(rows, d), interpreted().run_round
+    times = ratio(repeats, lambda: a_pass(plain), lambda: a_pass(numpy_kernel.ascend))
+    return {"rows": rows, "d": d, "ratio": times.median, "spread": times.spread, "numpy_ms": 1e3 * times.other_seconds}

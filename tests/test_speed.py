@@ -17,6 +17,7 @@ from tests.reference.sdca import ascend
 from tests.reference.sdca import visits as plain_visits
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.maths.kernels import numpy_kernel, sdca
 from rhfedmtl.maths.losses import Hinge, SmoothedHinge, SquaredHinge
 from rhfedmtl.maths.relationships import Unrelated
 from rhfedmtl.policies.fixed import Fixed
@@ -61,6 +62,15 @@ def test_the_yardstick_takes_the_steps_of_the_library() -> None:
     np.testing.assert_allclose(gains, plain.gains, rtol=1e-5, atol=1e-7)
 
 
+def test_plain_python_takes_the_steps_of_the_numpy_kernel() -> None:
+    """Without numba the loops of the compiled kernel give the update and the gains of the NumPy kernel."""
+    a_pass, copy = kernels.one_terminal(12, 5), kernels.interpreted()
+    assert copy is not sdca
+    for plain, other in zip(a_pass(copy.run_round), a_pass(numpy_kernel.ascend), strict=True):
+        np.testing.assert_allclose(plain, other, rtol=1e-12, atol=1e-15)
+    assert sys.modules[copy.__name__] is sdca
+
+
 @pytest.mark.slow
 def test_our_gap_is_the_one_that_the_run_certifies() -> None:
     """The gap that judges liblinear equals the certificate for our own models and duals."""
@@ -95,6 +105,7 @@ def test_figures_of_kernels_are_whole() -> None:
         *kernels.stream_fraction(9, 4, 2, megabytes=0.01, repeats=3).values(),
         *kernels.thread_speedup(2, repeats=3).values(),
         kernels.numpy_ratio(3, repeats=3)["ratio"],
+        *kernels.interpreted_ratio(4, 3, repeats=3).values(),
         kernels.small_round(repeats=3),
     ]
     assert all(np.isfinite(number) and number >= 0.0 for number in figures)
