@@ -62,8 +62,7 @@ from rhfedmtl.policies.measured import policy, progress
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles import cloud
-from rhfedmtl.selection.regularisation import weighted
-from rhfedmtl.selection.weights import WeightProblem, within_budget
+from rhfedmtl.selection.weights import OpenWeights
 from rhfedmtl.training import certifying, run
 from rhfedmtl.training.config import default_scale
 from rhfedmtl.training.result import mean
@@ -303,11 +302,9 @@ def learn(setup: Problem, federation: Federation, cell: dict[str, Any], without:
     ):
         before = None
         if group == "choice" and without != "choice of λ2":
-            open_weights = WeightProblem(built, federation, settings, ledger, ("lambda2",))
-            present = {"lambda1": setup.lambda1, "lambda2": 0.01}
-            record, before = within_budget(open_weights, present)
-            relationship = weighted(built.method.relationship, **{**present, **record.chosen})  # type: ignore[attr-defined]
-            built = built._replace(method=replace(built.method, relationship=relationship))
+            weights = OpenWeights(("lambda2",), {"lambda1": setup.lambda1, "lambda2": 0.01})
+            method, before = weights.begin(built.method, built.policy, federation, settings, ledger)  # type: ignore[arg-type]
+            built = built._replace(method=method)
         state = Run(federation, built.method, settings, ledger)
         if before is not None:
             state.follow(before)

@@ -50,5 +50,5 @@ def test_values_are_scaled() -> None:
     assert constants.scaled("", 5, 2.0) == 10
     assert constants.scaled("", (1, 2, 4), 0.5) == (1, 2)
     assert constants.scaled("", (0.1, 0.0), 2.0) == (0.2, 0.0)
-    assert constants.scaled("selection/weights.py LAMBDA1_FACTORS", (0.25, 1.0, 4.0), 0.5) == (0.5, 1.0, 2.0)
+    assert constants.scaled("selection/first_rounds.py LAMBDA1_FACTORS", (0.25, 1.0, 4.0), 0.5) == (0.5, 1.0, 2.0)
     assert constants.scaled("policies/measured/allocation.py _SLACK", 1.5, 0.5) == 1.25

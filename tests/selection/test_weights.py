@@ -25,8 +25,9 @@ from rhfedmtl.planning.request import PlanRequest
 from rhfedmtl.resources.events import RoundEvent
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs.sweep import execute
+from rhfedmtl.selection.first_rounds import CHECK_SHARE, MOST_CHECKS, HeldOutRows
 from rhfedmtl.selection.regularisation import PATH2
-from rhfedmtl.selection.weights import CHECK_SHARE, MOST_CHECKS, HeldOutRows, choose_settings
+from rhfedmtl.selection.weights import choose_settings
 from rhfedmtl.training.checkpoint import Keeper, read
 from rhfedmtl.training.result import Progress
 

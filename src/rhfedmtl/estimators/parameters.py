@@ -26,7 +26,7 @@ from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.regularisation import weighted
-from rhfedmtl.selection.weights import SelectionRecord, WeightProblem, can_choose, on_folds, within_budget
+from rhfedmtl.selection.weights import OpenWeights, SelectionRecord, can_choose
 from rhfedmtl.training.config import RunConfig, default_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
 from rhfedmtl.training.settings import Settings
@@ -188,6 +188,4 @@ def _choice(
         last = getattr(estimator, "_learned_with", None)
         if estimator.warm_start and last is not None:  # A warm start keeps the weights with the duals.
             return SelectionRecord({name: last[name] for name in auto}, "as in the previous fit", {}, []), None
-        problem = WeightProblem(built, federation, settings, ledger, auto)
-        return within_budget(problem, present)
-    return on_folds(built, federation, settings, auto, present["lambda1"]), None
+    return OpenWeights(auto, present).choose(built, federation, settings, ledger)

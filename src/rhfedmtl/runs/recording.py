@@ -46,7 +46,7 @@ def record(
     repeatable = config
     if selection is None and "lambda2" in weights and "lambda2" in config.to_choose:
         # An open λ2 was not chosen: as a number it makes the command repeat the run.
-        repeatable = replace(config, options=config.options.changed(lambda2=weights["lambda2"]))
+        repeatable = config.changed(lambda2=weights["lambda2"])
     complete = Record(
         config.key,
         versions(),

@@ -308,18 +308,25 @@ def task_metric(federation: Federation, held_out: Float64Array, metric: str, los
     with only such rows gets NaN.
     """
     values = np.full(federation.n_tasks, np.nan)
-    value: Any = np.frompyfunc(loss.value, 2, 1)
     targets, weight, scored = federation.targets(), row_weights(federation), ~np.isnan(held_out).any(axis=1)
     for b in np.unique(federation.row_task[scored]).tolist():
         rows = scored & (federation.row_task == b)
         measured: dict[str, Any] = metrics.measure(federation.y[rows], held_out[rows], len(federation.class_names))
         if metric == "loss":
-            measured["loss"] = float((weight[rows, None] * value(held_out[rows], targets[rows])).sum() / rows.sum())
+            measured["loss"] = float(
+                (weight[rows, None] * row_losses(loss, held_out[rows], targets[rows])).sum() / rows.sum()
+            )
         if metric not in measured:
             names = ", ".join(["loss", *measured])
             raise ConfigError(f"no metric {metric!r} for {federation.kind} labels: choose from {names}")
         values[b] = measured[metric]
     return values
+
+
+def row_losses(loss: Loss, row_scores: Float64Array, targets: Float64Array) -> npt.NDArray[Any]:
+    """Return the loss of every row in every column, without the weights of the rows, as Python's numbers."""
+    value: Any = np.frompyfunc(loss.value, 2, 1)
+    return np.asarray(value(row_scores, targets))
 
 
 def row_weights(federation: Federation) -> Float64Array:

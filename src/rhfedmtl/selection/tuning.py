@@ -150,11 +150,7 @@ def tune(
         len(splits),
         validation.seed,
     )
-    return Tuned(_with(config, best.settings), record)
-
-
-def _with(config: RunConfig, settings: dict[str, Any]) -> RunConfig:
-    return replace(config, options=config.options.changed(**settings))
+    return Tuned(config.changed(**best.settings), record)
 
 
 def candidates(
@@ -188,7 +184,7 @@ def _judge(
     config: RunConfig, settings: dict[str, Any], splits: list[Federation], metric: str, threads: int | None
 ) -> Candidate:
     """Return the candidate with its metrics on the validation rows, as means over tasks and parts, or its failure."""
-    config = _with(config, settings)
+    config = config.changed(**settings)
     ends = not is_yardstick(config.algorithm) and bool(config.budget or config.options.cloud_rounds)
     certified = isinstance(build(config.algorithm, config.options, splits[0].kind).method, DualMethod)
     if not certified:  # certificates would not change the result, which is the last models

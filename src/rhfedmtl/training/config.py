@@ -124,6 +124,10 @@ class RunConfig:
         excluded = self.options.cloud_rounds or self.tune or self.privacy
         return () if excluded or is_yardstick(self.algorithm) else ("lambda2",)
 
+    def changed(self, **settings: Any) -> RunConfig:
+        """Return the run with these options."""
+        return replace(self, options=self.options.changed(**settings))
+
     def command(self) -> str:
         """Return the command line that makes this run."""
         return shlex.join(["rhfedmtl", "train", *self._words()])
