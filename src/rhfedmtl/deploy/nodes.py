@@ -1,4 +1,7 @@
-"""The roles by name, as `rhfedmtl serve` runs them; each imports only what it needs."""
+"""The roles of nodes by name, for `rhfedmtl serve` and for local networks.
+
+Each entry imports only the modules of its role, when it is called.
+"""
 
 from __future__ import annotations
 
@@ -29,3 +32,4 @@ def _terminal() -> Role:
 
 
 ROLES: dict[str, Callable[[], Role]] = {CLOUD: _cloud, STATION: _station, TERMINAL: _terminal}
+"""Makes the role of a node: its name, the reader of its configuration, and its service."""

@@ -1,4 +1,9 @@
-"""The operator's end: commands to the cloud."""
+"""The operator's end of a network: send commands to the cloud, watch a training, fetch its result.
+
+`rhfedmtl network` and `rhfedmtl status` use `Operator`; `cloud.operator_api` is the other end. It needs the folder with
+the operator's credentials and a running cloud. The methods with ``offline`` in their name, and `last_result`, read the
+folder of a cloud that does not run instead.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +28,14 @@ from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.files import Lock
 
 LARGEST = 1 << 26
+"""Largest message from the cloud, in bytes."""
 EXPORT_S = 600.0
+"""Longest time of an export."""
 AWAY_S = 60.0
-"""How long a cloud may be away for whoever looks on."""
+"""`watch` and `follow` wait this long for a cloud that does not answer."""
 STOPPED = " `rhfedmtl serve cloud --config FOLDER/cloud/cloud.toml` starts it"
 START_S = 5.0
-"""A cloud that was just started may take so long until it answers."""
+"""Time until a cloud that was just started answers."""
 RECOVERING = "recovering"
 UNDER_WAY = ("running", RECOVERING)
 RESULT = "result.json"
@@ -36,7 +43,13 @@ EXPORTED = ("model.npz", "ledger.json", RESULT)
 
 
 class Operator:
-    """Sends commands with the operator's certificate."""
+    """Sends commands with the operator's certificate.
+
+    Parameters
+    ----------
+    network : Path
+        Folder of the network, or its ``operator`` folder alone.
+    """
 
     def __init__(self, network: Path) -> None:
         folder = network / "operator" if (network / "operator").is_dir() else network
@@ -49,7 +62,7 @@ class Operator:
         self._config, self._credentials = config, config.credentials()
 
     def command(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """What the cloud answers; its refusal is raised."""
+        """Return the answer of the cloud to a command; raise a `ConfigError` if it refuses or does not answer."""
         command = wire.Command(name=name, arguments=json.dumps(arguments))
         with self._channel() as channel:
             method = channel.unary_unary(f"/{SERVICE}.Control/Command")
@@ -60,13 +73,13 @@ class Operator:
         return result
 
     def started(self) -> Operator:
-        """Wait a few seconds for a cloud that is just starting; a later command says why it does not answer."""
+        """Wait a few seconds for a cloud that is just starting; if it does not start, the next command raises."""
         with self._channel() as channel, contextlib.suppress(grpc.FutureTimeoutError):
             grpc.channel_ready_future(channel).result(START_S)
         return self
 
     def export(self, folder: Path) -> list[str]:
-        """Fetch models, ledger and result of the last training into a folder; the names of the files."""
+        """Fetch models, ledger and result of the last training into a folder, and return the names of the files."""
         names: list[str] = []
         with self._channel() as channel:
             method = channel.unary_stream(f"/{SERVICE}.Control/Export")
@@ -74,7 +87,7 @@ class Operator:
                 for data in method(b"", timeout=EXPORT_S):
                     names = take_chunk(folder, wire.Chunk.FromString(data), names)
             except grpc.RpcError as error:
-                way_out = " Where its folder is, --offline takes the last result from there"
+                way_out = " On the machine with its folder, --offline takes the last result from there"
                 raise unanswered(error, self._config.cloud, way_out) from None
         return names
 
@@ -96,11 +109,11 @@ class Operator:
 
     @staticmethod
     def export_offline(network: Path, folder: Path) -> list[str]:
-        """Copy what `export` would fetch from the folder of a cloud that does not run."""
+        """Copy the files of `export` from the folder of a cloud that does not run."""
         config = read_cloud(network / "cloud" / "cloud.toml")
         if not config.result.is_dir():
             raise ConfigError(
-                f"{network} has nothing to export yet: no training has ended; begin one with `network up`"
+                f"{network} has nothing to export yet: no training has ended; run `rhfedmtl network up` first"
             )
         try:
             Lock(config.state).release()
@@ -110,40 +123,43 @@ class Operator:
         return [Path(shutil.copy(config.result / name, folder)).name for name in EXPORTED]
 
     def sign(self, authority: Authority) -> list[str]:
-        """Sign what nodes with tokens wait for; the key of the authority stays here. Returns the nodes."""
+        """Sign all waiting certificate requests, and return the nodes; the key of the authority stays here."""
         signed = []
-        for asked in self.command("requests")["requests"]:
-            who = Identity(self._config.node.network, asked["role"], asked["number"])
-            certificate = authority.issue_for(who, asked["request"].encode()).decode()
-            signed.append(self.command("sign", token=asked["token"], certificate=certificate)["signed"])
+        for request in self.command("requests")["requests"]:
+            identity = Identity(self._config.node.network, request["role"], request["number"])
+            certificate = authority.issue_for(identity, request["request"].encode()).decode()
+            signed.append(self.command("sign", token=request["token"], certificate=certificate)["signed"])
         return signed
 
     def audit(self) -> list[dict[str, Any]]:
-        """The audit trail of the cloud, its chain checked here, and against what was seen from here before."""
+        """Return the audit trail of the cloud.
+
+        Check its hash chain, and that it continues the trail that this operator read before.
+        """
         start, lines = 0, ""
-        while (found := self.command("audit", start=start))["lines"]:
-            start, lines = found["next"], lines + found["lines"]
-        return self._seen(lines.splitlines())
+        while (part := self.command("audit", start=start))["lines"]:
+            start, lines = part["next"], lines + part["lines"]
+        return self._verified(lines.splitlines())
 
     def audit_offline(self, network: Path, name: str = CLOUD) -> list[dict[str, Any]]:
-        """The same from the folder of the cloud, or of a station, that need not run."""
+        """Return the checked audit trail from the folder of the cloud or of a station, which need not run."""
         read = read_cloud if name == CLOUD else read_station
         path = read(network / name / f"{name.partition('-')[0]}.toml").state / audit.AUDIT
-        return self._seen(path.read_text().splitlines() if path.exists() else [], name)
+        return self._verified(path.read_text().splitlines() if path.exists() else [], name)
 
-    def _seen(self, lines: list[str], name: str = CLOUD) -> list[dict[str, Any]]:
+    def _verified(self, lines: list[str], name: str = CLOUD) -> list[dict[str, Any]]:
         entries = audit.verified(lines)
         audit.check_seen(entries, self._config.folder / f"{name}.audit.seen")
         return entries
 
     def watch(self, show: Callable[[dict[str, Any]], None]) -> None:
-        """Show how the network stands every second, without an end; a cloud that is away for a while is waited for."""
+        """Show the status of the network every second without end; wait for a cloud that is away for a while."""
         while True:
             show(self.wait_for_cloud(AWAY_S))
             time.sleep(1.0)
 
     def follow(self, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-        """Show how the network stands until its training ends; what that came to."""
+        """Show the status of the network until its training ends, and return the facts of the training."""
         while True:
             status = self.wait_for_cloud(AWAY_S)
             show(status)
@@ -153,13 +169,13 @@ class Operator:
             time.sleep(0.2)
 
     def _channel(self) -> grpc.Channel:
-        above = Identity(self._config.node.network, CLOUD)
+        cloud = Identity(self._config.node.network, CLOUD)
         return grpc.secure_channel(
-            self._config.cloud, self._credentials.client(), options=channel_options(above, LARGEST)
+            self._config.cloud, self._credentials.client(), options=channel_options(cloud, LARGEST)
         )
 
-    def wait_for_cloud(self, seconds: float, each: Callable[[], Any] = lambda: None) -> dict[str, Any]:
-        """Status of a cloud that is just starting; ``each`` is called while waiting."""
+    def wait_for_cloud(self, seconds: float, on_wait: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+        """Return the status, and wait for the cloud up to so many seconds; call ``on_wait`` between attempts."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -167,16 +183,16 @@ class Operator:
             except ConfigError:
                 if time.monotonic() > until:
                     raise
-                each()
+                on_wait()
                 time.sleep(0.1)
 
 
 def take_chunk(folder: Path, chunk: wire.Chunk, names: list[str]) -> list[str]:
-    """Write a part of an exported file; the names of all files so far. Others than `EXPORTED` are refused."""
+    """Write a part of an exported file, and return the names of all files so far; refuse files outside `EXPORTED`."""
     if chunk.trouble:
         raise ConfigError(chunk.trouble)
     if chunk.name not in EXPORTED:
-        raise PeerError(f"the cloud sends a file {chunk.name[:40]!r}, which nobody asked for")
+        raise PeerError(f"the cloud sends a file {chunk.name[:40]!r}, which is not part of an export")
     fresh = chunk.name not in names
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / chunk.name).open("wb" if fresh else "ab") as file:

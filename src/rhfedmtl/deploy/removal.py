@@ -1,4 +1,8 @@
-"""A terminal goes for good: its share is taken out, the others learn on, and what is left of it is put in writing."""
+"""Remove a terminal for good: take out its share, train the others further, and write a statement about the rest.
+
+`rhfedmtl network remove` calls `remove` for a running network. The statement (`models.removal`) bounds the influence of
+the terminal that remains in the models.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,28 @@ STATEMENT = "removal"
 def remove(
     folder: Path, terminal: int, target_gap: float, budget: list[str] | None, privacy: str = "", out: Path | None = None
 ) -> dict[str, Any]:
-    """Forget a terminal of a running network, learn on to the gap, write models and statement; the statement."""
+    """Forget a terminal of a running network, train to the target gap, and write models and statement.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the network.
+    terminal : int
+        Terminal to remove.
+    target_gap : float
+        Duality gap at which the training ends.
+    budget : list[str], optional
+        Limits, as for ``--budget``.
+    privacy : str
+        Bound for a released model with noise; empty for no such model.
+    out : Path, optional
+        Folder for the files.
+
+    Returns
+    -------
+    dict
+        The statement.
+    """
     bound = Privacy.parse(privacy) if privacy else None
     out = out or folder.with_name(f"{folder.name}-without-{terminal}")
     operator = Operator(folder)
@@ -37,6 +62,6 @@ def remove(
     (out / f"{STATEMENT}.json").write_text(json.dumps(statement, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (out / f"{STATEMENT}.txt").write_text(f"{statement['words']}\nTrusted: {statement['trusted']}.\n", encoding="utf-8")
     if noised is not None:
-        known = {"rhfedmtl": VERSION, "removal": statement}
-        replace(models, models=noised, certificate=None, ledger={}, provenance=known).save(out / "released.npz")
+        provenance = {"rhfedmtl": VERSION, "removal": statement}
+        replace(models, models=noised, certificate=None, ledger={}, provenance=provenance).save(out / "released.npz")
     return statement

@@ -1,7 +1,8 @@
-"""Compiled kernels before they are needed: the first use of a method compiles it, which takes seconds.
+"""Compile the kernels of a method before a terminal needs them.
 
-A terminal that compiled within a round would miss its deadline, and would look slow to the planner. No gRPC here:
-processes are forked from one that has imported this.
+The first use of a method compiles its kernels, which takes seconds. A terminal that compiled during a round would miss
+the deadline, and the planner would take it for a slow terminal. This module must not import gRPC, because
+`local.preload` imports it in the process from which nodes are forked.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _ready: set[tuple[Any, ...]] = set()
 
 
 def warm_up(method: Method, X: npt.NDArray[Any], y: npt.NDArray[np.float64], weight: Any = None) -> None:
-    """Compile, or load from numba's cache, all that a terminal with such rows runs; once in a process."""
+    """Compile all kernels for rows of this type, or load them from numba's cache; only once in a process."""
     kind = (repr(method), X.dtype, y.shape[1], weight is None)
     if kind not in _ready:
-        # A round of a terminal that is then forgotten.
+        # Play a round with a terminal of two rows, which is then discarded.
         terminal = Terminal(0, X[:2], y[:2], method, weight=None if weight is None else weight[:2])
         terminal.moments()
         terminal.join()
