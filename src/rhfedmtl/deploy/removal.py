@@ -1,7 +1,7 @@
-"""Remove a terminal for good: take out its share, train the others further, and write a statement about the rest.
+"""Remove a terminal for good: take out its share, train the others further, and write a statement about the models.
 
-`rhfedmtl network remove` calls `remove` for a running network. The statement (`models.removal`) bounds the influence of
-the terminal that remains in the models.
+`rhfedmtl network forget` with ``--target-gap`` calls `remove` for a running network. The statement (`models.removal`)
+bounds the distance of the models from the models of a network that never had the terminal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def remove(
     budget : list[str], optional
         Limits, as for ``--budget``.
     privacy : str
-        Bound for a released model with noise; empty for no such model.
+        Bound, as in "epsilon=1,delta=1e-6", for an additional model file with noise; empty for no such file.
     out : Path, optional
         Folder for the files.
 

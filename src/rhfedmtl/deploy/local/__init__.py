@@ -1,1 +1,1 @@
-"""Networks on one machine: provisioning, supervision, files for containers and services."""
+"""Networks on a single machine: provisioning, supervision, files for containers and services."""

@@ -1,4 +1,8 @@
-"""The process of a node that a supervisor has started."""
+"""Main function of a node process that `Supervisor` forks.
+
+It sends output to the log file, and ends the node when the supervisor ends. It never restarts a node: the supervisor
+does.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,20 @@ from rhfedmtl.errors import RHFedMTLError
 
 
 def run_node(role: str, paths: list[Path], log: Path, environment: dict[str, str]) -> None:
-    """Run a node in this process: its log goes to a file, and it ends when the supervisor ends.
+    """Run a node in this process until it ends or the supervisor ends.
 
-    The imports come late: what they say belongs into the log.
+    Exit with `CANNOT_RUN` if the configuration cannot work: the supervisor then does not start the node again.
+
+    Parameters
+    ----------
+    role : str
+        Key of `deploy.nodes.ROLES`.
+    paths : list[Path]
+        Configuration files; only terminals may have several.
+    log : Path
+        File for the log and all other output.
+    environment : dict[str, str]
+        Variables that the fork server does not have.
     """
     os.environ |= environment
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -24,6 +39,7 @@ def run_node(role: str, paths: list[Path], log: Path, environment: dict[str, str
     os.dup2(file, 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     parent = mp.parent_process()
+    # Import after the redirection, so warnings of these modules go to the log.
     from rhfedmtl.deploy.node.log import Log
     from rhfedmtl.deploy.node.serve import serve
     from rhfedmtl.deploy.node.state import UnwrittenError

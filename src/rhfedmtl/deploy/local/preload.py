@@ -1,6 +1,7 @@
-"""Imported once by the process from which a supervisor forks its nodes: they start in a moment instead of seconds.
+"""Imports for the fork server of `Supervisor`: forked nodes start in a moment instead of seconds.
 
-gRPC is imported and no more: its threads, which do not survive a fork, begin with its first channel or server.
+`Supervisor` names this module to the fork server, which imports it once. gRPC is imported but not used: its threads do
+not survive a fork, and they start with the first channel or server.
 """
 
 from __future__ import annotations
@@ -23,4 +24,4 @@ for _kind in (np.float32, np.float64):
     warm_up(DualMethod(SmoothedHinge(), intercept=True), np.eye(2, dtype=_kind), np.array([[1.0], [-1.0]]))
 for _role in ROLES.values():
     _role()
-gc.freeze()  # nodes share these pages as long as nobody looks through them for garbage
+gc.freeze()  # the garbage collector would write to these pages, and nodes could no longer share them

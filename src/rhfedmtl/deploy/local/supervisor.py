@@ -1,4 +1,8 @@
-"""`rhfedmtl network up --local`: all nodes of a network as processes on this machine, for trying out and for tests."""
+"""Run all nodes of a network as processes on this machine: `rhfedmtl network up --local`, and tests.
+
+`bring_up` starts the processes, orders a training, and stops everything at its end. `Supervisor` starts and restarts
+the processes. Real networks use containers or systemd instead (`local.templates`).
+"""
 
 from __future__ import annotations
 
@@ -30,13 +34,19 @@ from rhfedmtl.maths.kernels.kernel import NUMPY
 PROGRAM = "rhfedmtl.deploy.terminal.program"
 PRELOAD = "rhfedmtl.deploy.local.preload"
 DRAIN_S = 15.0
+"""Time for all processes to end after a signal; then they are killed."""
 WAIT_S = 60.0
+"""Time until the cloud must answer."""
 STEADY_S, FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 0.1, 5.0
-"""A process that lived shorter is started again after a wait, which doubles from time to time."""
+"""A process that ends before ``STEADY_S`` starts again after a wait. The wait doubles with each failure, from
+``FIRST_WAIT_S`` to ``LONGEST_WAIT_S``."""
 
 
 class LightProcess:
-    """`rhfedmtl-terminal serve`, with what `Supervisor` needs of a process; it ends when its standard input does."""
+    """A process of `rhfedmtl-terminal serve`, with the interface of `multiprocessing.Process` that `Supervisor` uses.
+
+    The program ends when its standard input closes, so it ends with the supervisor.
+    """
 
     def __init__(self, paths: list[Path], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -47,15 +57,15 @@ class LightProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Exit status of the process; None while it runs."""
         return self._process.poll()
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Return True while the process runs."""
         return self.exitcode is None
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, so long at most."""
+        """Wait for the end of the process, for at most ``timeout`` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
         if not self.is_alive() and self._process.stdin is not None:
@@ -63,16 +73,23 @@ class LightProcess:
 
 
 class Supervisor:
-    """Starts nodes, starts them again when they end by themselves, and ends them all.
+    """Starts the nodes of a network, restarts failed nodes (`keep_up`), and ends all of them.
 
-    ``grouped`` terminals share a process. Nodes notice when the supervisor is gone, and end too.
+    Use it as a context manager. If the supervisor is killed, the nodes notice it and end too.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the network. A lock on its logs allows a single supervisor.
+    grouped : int
+        Number of terminals that share a process.
     """
 
     def __init__(self, folder: Path, grouped: int = 1) -> None:
         self.folder = folder
         self._context = mp.get_context("forkserver")
         self._context.set_forkserver_preload(["__main__", PRELOAD])
-        # Small matrices: threads of the linear algebra library only get into each other's way.
+        # The matrices are small: more threads of the linear algebra library would only slow each other down.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         self._parts = _parts(node_folders(folder), grouped)
         self._lock = Lock(folder / "logs")
@@ -83,11 +100,11 @@ class Supervisor:
 
     @property
     def names(self) -> list[str]:
-        """Processes: cloud first, then stations, then terminals."""
+        """Names of the processes: cloud first, then stations, then terminals."""
         return list(self._parts)
 
     def start(self, names: Iterable[str] | None = None) -> None:
-        """Start these processes, or all."""
+        """Start these processes, or all processes."""
         for name in self.names if names is None else names:
             role, paths = self._parts[name]
             self._began[name] = time.monotonic()
@@ -104,9 +121,10 @@ class Supervisor:
         self.start([folder.name])
 
     def keep_up(self) -> list[str]:
-        """Start again what has ended by itself; returns the names. What cannot run ends everything, with its reason.
+        """Restart the processes that have failed, and return their names.
 
-        One that ends again and again is started at once the first time, and then after longer and longer waits.
+        The first restart is immediate; later restarts of the same process come after growing waits. Raise a
+        `ConfigError` with the reason if a node cannot run at all.
         """
         ended = [name for name, process in self.processes.items() if process.exitcode not in (None, 0)]
         for name in ended:
@@ -122,7 +140,7 @@ class Supervisor:
         return due
 
     def _is_due(self, name: str) -> bool:
-        """Whether a process that has ended is to be started now."""
+        """Return True if a failed process should start again now."""
         now = time.monotonic()
         if name not in self._due:
             steady = now - self._began[name] > STEADY_S
@@ -135,13 +153,13 @@ class Supervisor:
         return True
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to one process."""
+        """Send a signal to a process, if it runs."""
         pid = self.processes[name].pid
         if pid is not None and self.processes[name].is_alive():
             os.kill(pid, number)
 
     def stop(self) -> None:
-        """End all processes: terminals first, the cloud last; who does not end in time is killed."""
+        """End all processes, terminals first and the cloud last; after some time kill the rest."""
         for name in reversed(self.processes):
             self.kill(name, signal.SIGCONT)
             self.kill(name, signal.SIGTERM)
@@ -154,7 +172,7 @@ class Supervisor:
         self.processes.clear()
 
     def log_of(self, name: str) -> Path:
-        """Where a process writes its log."""
+        """Return the path of the log of a process."""
         return self.folder / "logs" / f"{name}.log"
 
     def __enter__(self) -> Supervisor:
@@ -175,13 +193,26 @@ def bring_up(
     *,
     privacy: str | None = None,
 ) -> dict[str, Any]:
-    """Start all, train, end all; what the training came to. ``show`` is called with the status as it goes."""
+    """Start all nodes, train, stop all nodes, and return the facts of the training.
+
+    A training that was interrupted is stopped first, and the new order continues it.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the network.
+    budget, target_gap, privacy
+        Arguments of the order; None takes the value of the configuration.
+    show : Callable
+        Called with the status about ten times a second.
+    """
     with Supervisor(folder) as supervisor:
         supervisor.start()
         operator = Operator(folder)
         status = operator.wait_for_cloud(WAIT_S, supervisor.keep_up)
 
-        def rest(status: dict[str, Any], states: tuple[str, ...] = UNDER_WAY) -> dict[str, Any]:
+        def at_rest(status: dict[str, Any], states: tuple[str, ...] = UNDER_WAY) -> dict[str, Any]:
+            """Show the status and keep the nodes running until the training leaves these states."""
             while status["training"]["state"] in states:
                 show(status)
                 supervisor.keep_up()
@@ -190,12 +221,15 @@ def bring_up(
             show(status)
             return status
 
-        status = rest(status, (RECOVERING,))  # of a training that had ended there is nothing to stop
+        # 1. Let the cloud replay its journal: only then its state says if a training was interrupted.
+        status = at_rest(status, (RECOVERING,))
+        # 2. Stop an interrupted training; the new order continues it.
         if status["training"]["state"] in UNDER_WAY:
-            operator.command("stop")  # a training that was interrupted: this one goes on from where it was
-            rest(status)
+            operator.command("stop")
+            at_rest(status)
+        # 3. Train.
         operator.command("train", budget=budget, target_gap=target_gap, privacy=privacy)
-        training: dict[str, Any] = rest(operator.command("status"))["training"]
+        training: dict[str, Any] = at_rest(operator.command("status"))["training"]
         if training["state"] != "ended":
             raise ConfigError(
                 f"the training has {training['state']}: {training.get('error', '')}; see {folder / 'logs'}"
@@ -203,15 +237,16 @@ def bring_up(
         return training
 
 
-def _status(operator: Operator, before: dict[str, Any]) -> dict[str, Any]:
-    """Status now; as it was where the cloud is just starting again."""
+def _status(operator: Operator, last: dict[str, Any]) -> dict[str, Any]:
+    """Return the status; while the cloud restarts, the last status in the state *recovering*."""
     try:
         return operator.command("status")
     except ConfigError:
-        return before | {"training": before["training"] | {"state": RECOVERING}}
+        return last | {"training": last["training"] | {"state": RECOVERING}}
 
 
 def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Path]]]:
+    """Return role and configuration files of each process; terminals that have left the network get no process."""
     parts: dict[str, tuple[str, list[Path]]] = {}
     terminals = []
     for name, folder in nodes.items():
@@ -222,12 +257,12 @@ def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Pa
         else:
             parts[name] = role, [folder / f"{role}.toml"]
     for i in range(0, len(terminals), grouped):
-        some = terminals[i : i + grouped]
-        name = some[0].name if grouped == 1 else f"terminals-{i}"
-        parts[name] = TERMINAL, [folder / "terminal.toml" for folder in some]
+        group = terminals[i : i + grouped]
+        name = group[0].name if grouped == 1 else f"terminals-{i}"
+        parts[name] = TERMINAL, [folder / "terminal.toml" for folder in group]
     return parts
 
 
 def _armed() -> dict[str, str]:
-    """What the server that forks does not know of the environment of its supervisor."""
+    """Return the variable that may have changed since the fork server started, and that nodes need."""
     return {failpoints.VARIABLE: os.environ.get(failpoints.VARIABLE, "")}

@@ -1,4 +1,7 @@
-"""Files for containers and services that go with a network."""
+"""Templates of the files for containers and services that `network init` writes next to the nodes.
+
+`local.provision` calls `write_compose` and `write_units`. The files hold no keys; the folders of the nodes do.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from rhfedmtl import __version__
 
 FIRST_USER = 20000
 _DOCKERFILE = f"""FROM python:3.11-slim
-# What is in no package index is taken from wheels/: pip wheel --no-deps -w wheels PATH-OF-RHFEDMTL
+# Put packages that no package index has into wheels/: pip wheel --no-deps -w wheels PATH-OF-RHFEDMTL
 COPY wheels/ /wheels/
 RUN pip install --no-cache-dir --find-links /wheels 'rhfedmtl[deploy]=={__version__}'
 ENTRYPOINT ["rhfedmtl", "serve"]
@@ -17,9 +20,9 @@ ENTRYPOINT ["rhfedmtl", "serve"]
 
 _COMPOSE = """name: {network}
 
-# All nodes are alike but for their folders, and their users: no node can write what another one runs or reads. Once, as
-# root:  sh own.sh
-# Addresses are those of the configurations, so the host's are used.
+# Nodes differ in their folders and users only, so no node can write the files of another node. Run once, as root:
+#   sh own.sh
+# The containers use the network of the host, because the configurations have the addresses of the host.
 x-node: &node
   build: .
   image: {network}-node
@@ -57,7 +60,7 @@ User=rhfedmtl-{folder}
 Group=rhfedmtl-{folder}
 WorkingDirectory=/var/lib/rhfedmtl/{folder}
 ExecStart=/opt/rhfedmtl/bin/{program}
-# A terminal that has left the network ends well (0); with a configuration that cannot work (2) nothing gets better.
+# A terminal that has left the network ends with status 0. Status 2 means a wrong configuration: a restart cannot help.
 Restart=on-failure
 RestartSec=1
 RestartPreventExitStatus=2
@@ -66,7 +69,7 @@ TimeoutStopSec=60
 UMask=0077
 LimitNOFILE=65536
 
-# Kernels are compiled, so memory that is written and then run (MemoryDenyWriteExecute) must stay allowed.
+# Compiled kernels need memory that is first written and then executed, so MemoryDenyWriteExecute must stay off.
 ReadWritePaths=/var/lib/rhfedmtl/{folder}
 CapabilityBoundingSet=
 LockPersonality=true
@@ -94,7 +97,10 @@ WantedBy=multi-user.target
 
 
 def write_compose(folder: Path, network: str, names: Sequence[str], *, cloud_signs: bool) -> None:
-    """A compose file and the image that it builds; no key is sent along when it is built."""
+    """Write a compose file and the files of its image; the image contains no key.
+
+    Every node gets a user of its own. If ``cloud_signs``, the cloud can read the key of the authority.
+    """
     services, owners = [], []
     for user, name in enumerate(names, FIRST_USER):
         role = name.partition("-")[0]
@@ -109,7 +115,7 @@ def write_compose(folder: Path, network: str, names: Sequence[str], *, cloud_sig
 
 
 def write_units(folder: Path, network: str, names: Sequence[str], *, light: bool = False) -> None:
-    """Units for systemd: one for the cloud, templates for stations and terminals (``@0``, ``@1``, …), their users."""
+    """Write units for systemd: cloud, templates for stations and terminals (``@0``, ``@1``, …), and a file of users."""
     units = folder / "systemd"
     units.mkdir()
     for role, name, place in (
