@@ -1,4 +1,12 @@
-"""`rhfedmtl network init`: a complete small network as a folder, ready to be started or carried to other machines."""
+"""Provision a network: `rhfedmtl network init` writes its complete folder, and other commands maintain it.
+
+`make_network` turns a `Blueprint` into keys, configurations and data of every node, plus files for containers and
+services. The folder can be started on this machine, or its parts copied to other machines. `rotate` renews credentials,
+and `forget_all` removes the learned state. Nothing here talks to a running node.
+
+The layout of the folder: ``ca`` (authority), ``cloud``, ``operator``, ``station-0`` …, ``terminal-0`` …, each with a
+configuration file and credentials.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +63,34 @@ _ENROLMENT, _STATIONS = 1, 2
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What `make_network` builds: the data, what is learned from it, what it may cost, and where nodes run.
+    """Description of a new network for `make_network`.
 
-    Where ``cloud_signs``, the cloud answers tokens with the authority's key; else it never has that key.
-    ``light`` terminals run `rhfedmtl-terminal`, without a compiler and without windows for operators.
-    With a ``row_seed`` of 0 or more, terminals visit their rows as in a simulation with this seed, and with an
-    ``owners_least_steps`` above 0 they have the line by which an owner allows less than a pass: for comparisons.
+    Attributes
+    ----------
+    name : str
+        Name of the network.
+    federation : Federation
+        Rows of all terminals, and test rows.
+    learning : Mapping[str, Any]
+        Settings of `cloud.config.Learning` that differ from the federation and the defaults.
+    resources, waits, limits
+        Sections of the configurations.
+    cloud_host, station_hosts
+        Hosts of the nodes; the last station host is used for all further stations.
+    port : int
+        First port; 0 takes the first free block.
+    observed : bool
+        Nodes serve metrics and health for operators.
+    light : bool
+        Terminals run `rhfedmtl-terminal`, without a compiler and without metrics and health.
+    cloud_signs : bool
+        The cloud signs certificate requests with the authority's key. Otherwise it never has the key.
+    fsync : bool, optional
+        Force state files to disk. By default the cloud does, and the other nodes do not.
+    row_seed : int
+        From 0 on, terminals visit their rows as in a simulation with this seed, for comparisons.
+    owners_least_steps : int
+        Above 0, write the line ``least_steps`` with which an owner allows less than a pass, for comparisons.
     """
 
     name: str
@@ -80,40 +110,53 @@ class Blueprint:
     owners_least_steps: int = 0
 
     def hosts(self) -> tuple[str, ...]:
-        """Where the stations run; the last one named serves for the rest."""
+        """Return the host of each station; the last host in the list serves the further stations."""
         hosts = self.station_hosts or (self.cloud_host,)
         if len(hosts) > self.federation.n_tasks:
             raise ConfigError(
                 f"--station-hosts {','.join(hosts)}: {len(hosts)} hosts for {self.federation.n_tasks} stations; name "
-                "one for each at most, the last one named serves for the rest"
+                "at most one host for each station; the last host serves the rest"
             )
         return tuple(hosts[min(b, len(hosts) - 1)] for b in range(self.federation.n_tasks))
 
 
 class Ports:
-    """Numbers for all nodes, one after the other, from a place where all of them are free now."""
+    """Ports of all nodes: a block of consecutive numbers that are free now.
+
+    Parameters
+    ----------
+    first : int
+        First port; 0 searches for a free block.
+    fixed : int
+        Number of ports for cloud, enrolment and stations, at the start of the block.
+    windows : int
+        Number of processes with two ports each, for metrics and health.
+    """
 
     def __init__(self, first: int, fixed: int, windows: int) -> None:
         count = fixed + 2 * windows
         if first + count - 1 > LAST_PORT:
             raise ConfigError(
-                f"--port {first}: this network needs {count} ports from there on, and the last one is {LAST_PORT}: "
+                f"--port {first}: this network needs {count} ports from there on, and the last port is {LAST_PORT}: "
                 f"give {LAST_PORT + 1 - count} at most"
             )
         self.first = first or _free_block(count)
         self._next = self.first + fixed
 
     def window(self) -> tuple[str, str]:
-        """Addresses for metrics and health of one more process."""
+        """Return the addresses for metrics and health of the next process."""
         self._next += 2
         return f"{LOCAL}:{self._next - 2}", f"{LOCAL}:{self._next - 1}"
 
 
 def make_network(folder: Path, plan: Blueprint) -> None:
-    """Write authority, certificates, configurations and data of every node into ``folder``, which must be new."""
+    """Write authority, certificates, configurations and data of every node into ``folder``, which must be new or empty.
+
+    An error leaves no folder behind.
+    """
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another name, or remove it")
-    writer = _Writer(folder, plan)  # refuses what cannot work before anything is written
+    writer = _Writer(folder, plan)  # checks the blueprint before anything is written
     try:
         writer.authority()
         writer.cloud()
@@ -123,11 +166,13 @@ def make_network(folder: Path, plan: Blueprint) -> None:
             writer.terminal(t)
         writer.finish()
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # half a network would be in the way of the next try
+        shutil.rmtree(folder, ignore_errors=True)  # an incomplete network would block the next attempt
         raise
 
 
 class _Writer:
+    """Checks a blueprint, derives ports, addresses and limits from it, and writes the files of each node."""
+
     def __init__(self, folder: Path, plan: Blueprint) -> None:
         self._folder, self._plan, self._data = folder, plan, plan.federation
         self._authority, self._key = Authority.make(plan.name)
@@ -159,20 +204,21 @@ class _Writer:
         self._stations = [f"{host}:{self._ports.first + _STATIONS + b}" for b, host in enumerate(plan.hosts())]
 
     def authority(self) -> None:
-        """The certificate authority."""
+        """Write certificate and key of the authority."""
         folder = self._folder / "ca"
         folder.mkdir(mode=0o700, parents=True)
         write_whole(folder / "ca.crt", self._authority.certificate, force=True, mode=PUBLIC)
         write_whole(folder / "ca.key", self._key, force=True, mode=PRIVATE)
 
     def cloud(self) -> None:
-        """The cloud, and an operator."""
+        """Write the cloud, and an operator."""
         port = self._ports.first + _ENROLMENT
         authority = "../ca" if self._plan.cloud_signs else ""
         enrolment = Enrolment(bind(f"{self._plan.cloud_host}:{port}"), f"{self._plan.cloud_host}:{port}", authority)
-        of = self._data.terminal_task
+        tasks = self._data.terminal_task
         entries = tuple(
-            StationEntry(address, tuple(np.flatnonzero(of == b).tolist())) for b, address in enumerate(self._stations)
+            StationEntry(address, tuple(np.flatnonzero(tasks == b).tolist()))
+            for b, address in enumerate(self._stations)
         )
         fsync = True if self._plan.fsync is None else self._plan.fsync
         node = self._node(CLOUD, 0, listen=bind(self._cloud), fsync=fsync)
@@ -184,7 +230,7 @@ class _Writer:
         self._write("operator", OperatorConfig(operator, self._cloud))
 
     def station(self, b: int) -> None:
-        """A station, with the test rows of its task where they lie at stations."""
+        """Write a station, with the test rows of its task if stations have test rows."""
         node = self._node(STATION, b, listen=bind(self._stations[b]), fsync=bool(self._plan.fsync))
         at_station = self._learning.test_rows == STATION
         config = StationConfig(node, self._cloud, "test.npz" if at_station else "", self._plan.waits, self._limits)
@@ -194,7 +240,7 @@ class _Writer:
             np.savez(self._folder / f"station-{b}" / "test.npz", X=X, y=y)
 
     def terminal(self, t: int) -> None:
-        """A terminal with its own rows."""
+        """Write a terminal with its rows, and with a part of the test rows if terminals have test rows."""
         data, name = self._data, f"terminal-{t}"
         b = int(data.terminal_task[t])
         node = self._node(TERMINAL, t, fsync=bool(self._plan.fsync))
@@ -224,7 +270,7 @@ class _Writer:
             np.savez(self._folder / name / "test.npz", X=X[part], y=y[part])
 
     def finish(self) -> None:
-        """What is left: the list of certificates, and files for containers and services."""
+        """Write the list of certificates, and the files for containers and services."""
         (self._folder / "ca" / "issued.json").write_text(json.dumps(self._issued, indent=1) + "\n")
         names = ["cloud", *(f"station-{b}" for b in range(self._data.n_tasks))]
         names += [f"terminal-{t}" for t in range(self._data.n_terminals)]
@@ -232,19 +278,21 @@ class _Writer:
         write_units(self._folder, self._plan.name, names, light=self._plan.light)
 
     def _node(self, role: str, number: int, **more: Any) -> NodeConfig:
-        shown = self._plan.observed and not (self._plan.light and role == TERMINAL)
-        metrics, health = self._ports.window() if shown else ("", "")
+        """Return the section ``node`` of a configuration, with the next ports for metrics and health."""
+        observed = self._plan.observed and not (self._plan.light and role == TERMINAL)
+        metrics, health = self._ports.window() if observed else ("", "")
         return NodeConfig(self._plan.name, role, number, metrics=metrics, health=health, **more)
 
     def _write(self, name: str, config: Config) -> None:
-        folder, who = self._folder / name, config.identity
+        """Write configuration and credentials of a node into its folder."""
+        folder, identity = self._folder / name, config.identity
         folder.mkdir(mode=0o700)
-        (folder / f"{who.role}.toml").write_text(toml.write(config))
-        self._issued[f"{who.role}/{who.number}"] = [write_credentials(self._authority, who, folder)]
+        (folder / f"{identity.role}.toml").write_text(toml.write(config))
+        self._issued[f"{identity.role}/{identity.number}"] = [write_credentials(self._authority, identity, folder)]
 
 
 def write_credentials(authority: Authority, identity: Identity, folder: Path) -> str:
-    """A new key and certificate for a node, in one step; returns the serial number."""
+    """Write a new key and certificate of a node in a single step, and return the serial number."""
     key, secret = new_key()
     certificate = authority.issue(identity, key.public_key())
     Credentials.of(folder).write(secret, certificate, authority.certificate)
@@ -252,25 +300,29 @@ def write_credentials(authority: Authority, identity: Identity, folder: Path) ->
 
 
 def node_folders(folder: Path) -> dict[str, Path]:
-    """The nodes of a network's folder, by name: cloud first, then stations, then terminals."""
+    """Return the folders of a network's nodes, by name: cloud first, then stations, then terminals."""
     if not (folder / "cloud" / "cloud.toml").exists():
-        raise ConfigError(f"{folder} is no network: make one with `rhfedmtl network init {folder}`")
-    found = {"cloud": folder / "cloud"}
+        raise ConfigError(f"{folder} is no network: make a network with `rhfedmtl network init {folder}`")
+    nodes = {"cloud": folder / "cloud"}
     for role in (STATION, TERMINAL):
         paths = [path for path in folder.glob(f"{role}-*") if (path / f"{role}.toml").exists()]
-        found |= {path.name: path for path in sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]))}
-    return found
+        nodes |= {path.name: path for path in sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]))}
+    return nodes
 
 
 def issued_by(folder: Path) -> dict[str, list[str]]:
-    """Serial numbers of all certificates that were made in a network's folder, by node."""
+    """Return the serial numbers of all certificates issued in a network's folder, by node."""
     path = folder / "ca" / "issued.json"
-    found: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
-    return found
+    serials: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
+    return serials
 
 
 def rotate(folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
-    """New keys and certificates for nodes of a network's folder, lost ones too; running nodes take them up."""
+    """Write new keys and certificates for nodes of a network's folder, and return their serial numbers.
+
+    ``names`` are the nodes; empty for all nodes and the operator. It also replaces lost credentials. Running nodes
+    reload their credentials.
+    """
     authority = Authority.load(folder / "ca")
     nodes = {**node_folders(folder), "operator": folder / "operator"}
     if unknown := sorted(set(names) - set(nodes)):
@@ -286,20 +338,20 @@ def rotate(folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
 
 
 def _identity(folder: Path, name: str) -> Identity:
-    """Who a node is by its configuration: its certificate may be lost."""
+    """Return the identity of a node from its configuration, because its certificate may be lost."""
     node = toml.build(NodeConfig, toml.read(folder / f"{name.partition('-')[0]}.toml").get("node", {}))
     return Identity(node.network, node.role, node.number)
 
 
 def note(folder: Path, event: str, **facts: Any) -> None:
-    """Write what is done in a network's folder into the audit trail of its cloud."""
+    """Write an operation on a network's folder into the audit trail of its cloud."""
     AuditTrail(folder / "cloud" / "state" / AUDIT).add(event, local_user(), **facts)
 
 
 def forget_all(folder: Path) -> int:
-    """Remove what all nodes have learned and spent, none of which may be running; how many there are.
+    """Remove everything that the nodes have learned and spent, and return the number of nodes; no node may run.
 
-    Audit trails stay, and who belongs where, revocations, accounts of owners, what they want and what they allow.
+    Audit trails, the stations of terminals, revocations, and the accounts and wishes of owners stay.
     """
     states = [path / "state" for path in node_folders(folder).values()]
     for state in states:
@@ -317,14 +369,14 @@ def forget_all(folder: Path) -> int:
 
 
 def _largest(data: Federation, scale: str) -> float:
-    """How much larger than one a sample's share may be: by its label, and by its row where rows are not scaled."""
+    """Return a bound on a sample's share, relative to a scaled row of a class: from labels, and from unscaled rows."""
     label = 1.0 if data.class_names else 2.0 * float(np.abs(data.y).max(initial=0.0))  # centred, it may be twice as far
     row = float(np.sqrt(np.square(data.X, dtype=np.float64).sum(axis=1)).max(initial=0.0)) if scale == "none" else 1.0
     return max(1.0, label) * max(1.0, row)
 
 
 def _heaviest(data: Federation) -> float:
-    """How much larger than one the mean weight of a terminal's samples may be: twice that of any terminal now."""
+    """Return the bound on the mean weight of a terminal's samples: twice the present maximum, and at least 1."""
     if data.sample_weight is None:
         return 1.0
     ends = zip(data.terminal_offsets[:-1], data.terminal_offsets[1:], strict=True)
@@ -335,11 +387,11 @@ def _free_block(count: int) -> int:
     for first in range(FIRST_PORT, 30_000, max(count, 64)):
         if all(is_free(port) for port in range(first, first + count)):
             return first
-    raise ConfigError(f"no {count} free ports in a row: name the first one with --port")
+    raise ConfigError(f"no {count} free ports in a row: name the first port with --port")
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on a port of this machine."""
+    """Return True if no process listens on a port of this machine."""
     with socket.socket() as probe:
         try:
             probe.bind((LOCAL, port))
