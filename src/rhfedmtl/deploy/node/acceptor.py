@@ -7,8 +7,8 @@ Theory of operation. A stream passes these checks in order, and ends with the re
 
 1. Certificate: TLS has checked the signature. The acceptor checks network, role, revocation and quarantine, and allows
    two streams per certificate: the current stream, and the stream that replaces it.
-2. Greeting: at most 4 kB within ``greeting_s`` seconds. Protocol version, node number and network must match the
-   certificate. A second process with the same certificate is refused while the first is connected.
+2. Greeting: at most 4 kB within ``greeting_s`` seconds. The protocol version must fit, and node number and network must
+   match the certificate. A second process with the same certificate is refused while the first is connected.
 3. Service: ``greet`` answers the hello with a welcome, or refuses it.
 4. Messages: each goes to ``receive``, which finishes before the next is read. A node has a single rate limit for all
    its connections, so reconnecting does not help.

@@ -10,11 +10,13 @@ Theory of operation:
    passed to the service, which finishes before the next message is read. A slow service thus slows down the sender.
 3. `Uplink.send` never waits. It puts the message into an `Outbox`, and a separate task writes to the stream. If 64
    messages wait, the peer does not read, and the stream is cut.
-4. After a break, `run` waits between 0.05 and 2 seconds (doubled after each failure, with jitter) and starts again at
-   step 1. Messages in the outbox are lost. This does no harm: on the new stream, the node above repeats its questions.
+4. After a break, `run` waits (0.05 seconds at first, doubled after each failure up to 2 seconds, with jitter) and
+   starts again at step 1. Messages in the outbox are lost. This does no harm: on the new stream, the node above repeats
+   its questions.
 5. `Uplink.rest` ends the stream in an orderly way and stops reconnecting until the reason to rest has passed.
 
-A full disk (`UnwrittenError`) ends the node; every other error ends only the stream. Every wait has a time limit.
+A full disk (`UnwrittenError`) ends the node; errors of the connection or the peer (`STREAM_ERRORS`) end only the
+stream. Every wait has a time limit.
 """
 
 from __future__ import annotations
