@@ -31,12 +31,12 @@ class SummedRound(NamedTuple):
 
     Attributes
     ----------
-    words : Words or None
-        The sum; None if it is void.
+    words : Words, optional
+        The sum; missing if it is void.
     arrived : frozenset of int
         Terminals in the sum; empty if it is void.
-    question : Question or None
-        The question that asked for the words; None if no order was sent.
+    question : Question, optional
+        The question that asked for the words; missing if no order was sent.
     extra_questions : list of Question
         The questions for deals and for unmasking.
     """

@@ -79,8 +79,8 @@ class Memory:
     turn : asyncio.Lock
         Held by code that opens a round, or that needs the role while no round is open.
     role, job, agreed
-        The role and the job (None until the cloud has sent it), and the agreements of round zero.
-    last : RoundResult or None
+        The role and the job (missing until the cloud has sent it), and the agreements of round zero.
+    last : RoundResult, optional
         Result of the last round, in case the cloud asks for it again.
     allowed, revoked : set
         Terminals that may join, and serial numbers of revoked certificates.

@@ -42,7 +42,7 @@ class TerminalMemory:
     Attributes
     ----------
     role, job : Terminal, wire.Job
-        The role with its rows, and the job; None until the station has sent the job.
+        The role with its rows, and the job; missing until the station has sent the job.
     agreed : Agreement
         Scaling, centring and noise of round zero.
     place : wire.Place
@@ -51,7 +51,7 @@ class TerminalMemory:
         Epoch of the station that the terminal joined.
     site : SitePolicy
         The owner's rules, and the amounts used.
-    masks : MaskedAnswers or None
+    masks : MaskedAnswers, optional
         The terminal's part in masked sums.
     """
 
