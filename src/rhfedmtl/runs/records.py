@@ -165,7 +165,7 @@ class Record:
         return ", ".join(f"{name} {value:.3g}" for name, value in self.weights.items())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as written to its file; empty optional fields are left out."""
+        """Return the record as written to its file, without empty optional fields."""
         table = {"format": FORMAT, **plain(self)}
         if self.file is None:
             del table["file"]

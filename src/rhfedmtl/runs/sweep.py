@@ -58,7 +58,7 @@ class Store:
             ) from error
 
     def read(self, config: RunConfig) -> Record | None:
-        """Return the record of a run; None if it is missing, or was made by another version or from other data."""
+        """Return the record of a run; None if it is missing, or comes from another version or other data."""
         try:
             record = records.load(self.folder / f"{config.key}.json")
         except ConfigError:

@@ -110,16 +110,16 @@ def table(
     tables: Path, seeds: int, out: Path, *, workers: Workers = None, watch: Watch | None = None
 ) -> list[PrintedFigure]:
     """Return all lines; a line without our method has no figure of ours. Refuse a missing data set."""
-    for printed in TABLES:
-        if not (file := tables / printed.file).is_file():
+    for protocol in TABLES:
+        if not (file := tables / protocol.file).is_file():
             raise ConfigError(
-                f"{printed.source}: {file} is not there; give --path with a folder that holds {file.name}"
+                f"{protocol.source}: {file} is not there; give --path with a folder that holds {file.name}"
             )
     runs = [
-        PublishedRun(k, tables / printed.file, method, seed)
-        for k, printed in enumerate(TABLES)
-        for method in dict.fromkeys(["rhfedmtl", *(name for _, name in printed.printed.values() if name)])
-        for seed in range(max(seeds, printed.splits))
+        PublishedRun(k, tables / protocol.file, method, seed)
+        for k, protocol in enumerate(TABLES)
+        for method in dict.fromkeys(["rhfedmtl", *(name for _, name in protocol.printed.values() if name)])
+        for seed in range(max(seeds, protocol.splits))
     ]
     percents = _percents(runs, out / "figures", workers, watch)
     return [line for k in range(len(TABLES)) for line in _lines(k, percents)]
@@ -156,17 +156,18 @@ def _saved(file: Path, run: PublishedRun) -> float | None:
 
 
 def _lines(k: int, percents: dict[PublishedRun, float]) -> Iterator[PrintedFigure]:
-    printed = TABLES[k]
-    best = (min if printed.error else max)(figure for figure, _ in printed.printed.values())
-    for method, (figure, name) in {**printed.printed, "rhfedmtl (beside the best printed)": (best, "rhfedmtl")}.items():
+    protocol = TABLES[k]
+    best = (min if protocol.error else max)(figure for figure, _ in protocol.printed.values())
+    figures = {**protocol.printed, "rhfedmtl (beside the best printed)": (best, "rhfedmtl")}
+    for method, (figure, name) in figures.items():
         values = [percent for run, percent in percents.items() if (run.table, run.method) == (k, name)]
         ours, half = interval(np.array(values)) if values else (None, None)
         yield PrintedFigure(
-            printed.source,
-            printed.data,
+            protocol.source,
+            protocol.data,
             method,
             figure,
-            values[0] if values and printed.first_is_printed else ours,
+            values[0] if values and protocol.first_is_printed else ours,
             half,
         )
 
@@ -185,16 +186,16 @@ def save(lines: list[PrintedFigure], out: Path) -> Path:
 
 def _solved(run: PublishedRun) -> tuple[PublishedRun, float]:
     """Solve with the options that are best on held-out training rows."""
-    printed = TABLES[run.table]
-    rows = printed.make(run.place, run.seed)
+    protocol = TABLES[run.table]
+    rows = protocol.make(run.place, run.seed)
     chosen = _by_part if "step" in ALGORITHMS[run.method].grid else _by_folds
-    return run, _percent(printed, rows, run.method, chosen(printed, rows, run))
+    return run, _percent(protocol, rows, run.method, chosen(protocol, rows, run))
 
 
-def _by_folds(printed: PublishedTable, rows: PublishedRows, run: PublishedRun) -> Options:
+def _by_folds(protocol: PublishedTable, rows: PublishedRows, run: PublishedRun) -> Options:
     """Return the weights, and for `rhfedmtl` the relationship, with the least loss on five folds."""
     federation = _federation(rows)
-    settings = Settings(scale=printed.scale, seed=run.seed, execution=Execution(threads=1))
+    settings = Settings(scale=protocol.scale, seed=run.seed, execution=Execution(threads=1))
     candidates: list[tuple[float, Options]] = []
     for relationship in RELATIONSHIPS if run.method == "rhfedmtl" else (None,):
         options = Options(relationship=relationship) if relationship else Options()
@@ -205,7 +206,7 @@ def _by_folds(printed: PublishedTable, rows: PublishedRows, run: PublishedRun) -
     return min(candidates, key=lambda pair: pair[0])[1]
 
 
-def _by_part(printed: PublishedTable, rows: PublishedRows, run: PublishedRun) -> Options:
+def _by_part(protocol: PublishedTable, rows: PublishedRows, run: PublishedRun) -> Options:
     """Return the step sizes with the best metric on a quarter of the training rows, scaled by the mean row length."""
     learned = PublishedRows(*(column[~rows.test] for column in rows))
     part = learned._replace(test=_drawn(learned.task, run.seed + 1000))
@@ -213,24 +214,24 @@ def _by_part(printed: PublishedTable, rows: PublishedRows, run: PublishedRun) ->
     fixed = Options(local_steps=SGD_STEPS, cloud_rounds=SGD_ROUNDS)
     servers = [{"server_step": step} for step in ALGORITHMS[run.method].grid.get("server_step", ())] or [{}]
     candidates = [fixed.changed(step=step / length, **server) for step in STEPS for server in servers]
-    sign = -1.0 if printed.error else 1.0
-    return max(candidates, key=lambda options: sign * _percent(printed, part, run.method, options))
+    sign = -1.0 if protocol.error else 1.0
+    return max(candidates, key=lambda options: sign * _percent(protocol, part, run.method, options))
 
 
-def _percent(printed: PublishedTable, rows: PublishedRows, name: str, options: Options) -> float:
+def _percent(protocol: PublishedTable, rows: PublishedRows, name: str, options: Options) -> float:
     federation = _federation(rows)
     built = build(name, options, federation.kind)
     settings = Settings(
-        scale=printed.scale,
+        scale=protocol.scale,
         certify_every=10,
         target_relative_gap=GAP,
         max_rounds=MAX_ROUNDS,
         execution=Execution(threads=1),
     )
     result = train(built.regroup(federation), built.method, built.policy, settings, judged=federation)
-    weights = np.diff(federation.test_offsets) if printed.over_rows else None
+    weights = np.diff(federation.test_offsets) if protocol.over_rows else None
     accuracy = 100.0 * float(np.average(result.metrics["accuracy"], weights=weights))
-    return 100.0 - accuracy if printed.error else accuracy
+    return 100.0 - accuracy if protocol.error else accuracy
 
 
 def _federation(rows: PublishedRows) -> Federation:

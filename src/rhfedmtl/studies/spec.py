@@ -212,7 +212,7 @@ def _options_types() -> dict[str, Any]:
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:
-    """Return the types that a value may have, without None: an unset value is left out."""
+    """Return the types that a value may have, without None, because an unset value does not appear."""
     kinds = tuple(k for k in getattr(hint, "__args__", (hint,)) if isinstance(k, type) and k is not type(None))
     return kinds or (dict,)
 

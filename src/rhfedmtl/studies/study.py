@@ -2,7 +2,7 @@
 
 `spec` and `planned` build a `Study`; `StudyResult` reads its records, for reports and tables. The grid is spanned by
 axes. An axis is a setting by its place in the specification (``budget.energy``, ``data.terminals``) with its values.
-All methods get the same splits, prices and budgets for each seed, so differences are taken in pairs.
+All methods get the same splits, prices and budgets for each seed, so comparisons are paired by seed.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class Cell:
     """A variant at a place of the grid: mean over seeds, half of its 95 % interval, and the printed value.
 
     ``against`` is the difference to the reference, paired over seeds, with half of its interval. ``mean`` is None if a
-    run has no result; ``half`` is None too for a single seed. ``lambda2`` has the λ2 of the run of each seed; it is
-    empty for methods that couple no tasks.
+    run has no result, and ``half`` is then None as well, as for a single seed. ``lambda2`` has the λ2 of the run of each
+    seed; it is empty for methods that couple no tasks.
     """
 
     variant: str

@@ -53,7 +53,7 @@ class Columns:
     categories
         Columns to treat as text although they hold numbers.
     most_values
-        Texts with more different values than this are left out.
+        Omit texts with more different values than this.
     small_tasks
         Treatment of a task with a single row, a single class, or fewer rows than terminals: ``keep`` lets it learn
         from the other tasks, ``drop`` leaves it out, ``error`` refuses it.
