@@ -127,8 +127,8 @@ class Cell:
     """A variant at a place of the grid: mean over seeds, half of its 95 % interval, and the printed value.
 
     ``against`` is the difference to the reference, paired over seeds, with half of its interval. ``mean`` is None if a
-    run has no result, and ``half`` is then None as well, as for a single seed. ``lambda2`` has the λ2 of the run of each
-    seed; it is empty for methods that couple no tasks.
+    run has no result, and ``half`` is then None as well, as for a single seed. ``lambda2`` has the λ2 of each seed's
+    run; it is empty for methods that couple no tasks.
     """
 
     variant: str
