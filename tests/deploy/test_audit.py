@@ -116,9 +116,8 @@ def test_a_network_tells_who_did_what(tmp_path: Path) -> None:
     online = CliRunner().invoke(app, ["network", "audit", str(folder), "--node", "station-1"])
     assert "--offline" in str(online.exception)
     online = CliRunner().invoke(app, ["network", "export", str(folder), "--out", str(folder / "out")])
-    assert "(Connection refused): is the cloud running? On the machine with its folder, --offline" in str(
-        online.exception
-    )
+    reason = "(Connection refused): is the cloud running? On the machine with its folder, --offline"
+    assert reason in str(online.exception)
     forget_all(folder)
     entries = Operator(folder).audit_offline(folder)
     assert entries[-1]["event"] == "reset"

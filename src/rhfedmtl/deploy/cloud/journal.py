@@ -67,7 +67,7 @@ class Checkpoints:
         return path
 
     def keep_only(self, names: set[str]) -> None:
-        """Delete all checkpoints except those with these names."""
+        """Delete all checkpoints with other names."""
         for path in self._folder.glob(f"{CHECKPOINT}-*"):
             if path.name not in names:
                 path.unlink()
@@ -99,7 +99,7 @@ class TrainingJournal:
         self._checkpoints = Checkpoints(path.parent, {e.text for e in self._past if e.kind == CHECKPOINT})
         self._longest = longest
         self._opening: list[wire.Entry] = []
-        self._begun = False
+        self._started = False
         self._ask, self._loop = ask, loop
         self._orders: queue.Queue[str | None] = queue.Queue()
         self._stop = False
@@ -150,9 +150,9 @@ class TrainingJournal:
 
     # A short journal.
 
-    def start(self) -> Path | None:
-        """Note that round zero is over; return the checkpoint to continue from, or None."""
-        self._begun = True
+    def mark_started(self) -> Path | None:
+        """Note that round zero is over; return the checkpoint to continue from, if the journal has a checkpoint."""
+        self._started = True
         if self._past and self._past[0].kind == CHECKPOINT:
             return self._checkpoints.find(self._past.popleft().text)
         return None
@@ -232,12 +232,9 @@ class TrainingJournal:
             concurrent.futures.wait([future], timeout=0.5)
             if future.done():
                 return future.result()
-            self._check_open(future)
-
-    def _check_open(self, future: concurrent.futures.Future[Answers]) -> None:
-        if self.closing:
-            future.cancel()
-            raise ClosingError("closing")
+            if self.closing:
+                future.cancel()
+                raise ClosingError("closing")
 
     def _replay_or_write(
         self, kind: str, make: Callable[[], str], *, expected: str | None = None, force: bool = False
@@ -265,7 +262,7 @@ class TrainingJournal:
 
     def _note(self, entry: wire.Entry) -> None:
         """Remember the entries between the order and the end of round zero: a shortened journal keeps them."""
-        if not self._begun:
+        if not self._started:
             self._opening = [] if entry.kind == "train" else [*self._opening, entry]
 
     def _next(self, kind: str, text: str | None) -> wire.Entry:

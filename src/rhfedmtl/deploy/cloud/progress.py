@@ -216,7 +216,7 @@ class Shortener(checkpoint.Keeper):
 def start_or_resume(run: Run, journal: TrainingJournal) -> None:
     """Note in the journal that round zero is over, and resume the run from a checkpoint if the journal names one."""
     try:
-        if (path := journal.start()) is not None:
+        if (path := journal.mark_started()) is not None:
             snapshot.resume(run, checkpoint.read(path))
     except DataError as error:
         raise CorruptError(f"{error}; put back a copy, or start over with `rhfedmtl network reset`") from None

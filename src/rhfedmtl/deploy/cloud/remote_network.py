@@ -210,8 +210,10 @@ class RemoteNetwork:
         seconds = self.deadline + self.partners.patience
         answers = self.partners.ask("round", [number, *_compact(local_steps)], requests, seconds)
         answers |= {b: wire.Answer(away=True) for b in self.excluded}
-        self.last_round = _summarise(answers)
         by_station = bodies(answers, "round")
+        efforts = {effort.terminal: effort for result in by_station.values() for effort in result.efforts}
+        unknown = frozenset(b for b, a in answers.items() if b not in by_station and not a.away)
+        self.last_round = Round(answers, efforts, unknown)
         self._standing |= {b: Standing(r.epoch, r.round, r.membership) for b, r in by_station.items()}
         results = [by_station.get(b) for b in range(self.n_stations)]
         counts = [sum(effort.answered for effort in r.efforts) if r else 0 for r in results]
@@ -382,13 +384,6 @@ def _compact(local_steps: IntArray) -> list[int]:
     """Return H of all terminals; a single number if they are equal, to keep the journal short."""
     equal = len(local_steps) and (local_steps == local_steps[0]).all()
     return [int(local_steps[0])] if equal else [int(steps) for steps in local_steps]
-
-
-def _summarise(answers: Answers) -> Round:
-    results = bodies(answers, "round")
-    efforts = {effort.terminal: effort for result in results.values() for effort in result.efforts}
-    unknown = (b for b, a in answers.items() if b not in results and not a.away)
-    return Round(answers, efforts, frozenset(unknown))
 
 
 def census(config: CloudConfig, network: RemoteNetwork) -> Federation:

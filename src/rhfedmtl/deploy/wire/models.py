@@ -113,26 +113,21 @@ class ModelMemory:
         """Return the models of the last probe (at a terminal's stream) or request of sums (at a station's)."""
         return self._models.get("probe") or self._models.get("sums") or []
 
-    def _between(self, tensor: wire.Tensor) -> codec.Vector:
-        models = np.array(self._probed())
-        if len(models) != 2 or models.shape[1:] != tuple(tensor.shape):
-            raise PeerError(f"a model of shape {tuple(tensor.shape)} between two models: the stream has {models.shape}")
-        return between(tensor.share * SHARE_STEP, models)
-
-    def _last_report(self, tensor: wire.Tensor) -> codec.Vector:
-        number, v = self._reported
-        if tensor.reported != number or tuple(tensor.shape) != v.shape:
-            raise PeerError(f"v of shape {tuple(tensor.shape)} as of answer {tensor.reported}: the last was {number}")
-        return v
-
     def _restored(self, tensor: wire.Tensor) -> codec.Vector:
         """Return the complete model of a shortened tensor."""
+        shape = tuple(tensor.shape)
         if tensor.weights and not tensor.data:
             return _combined(tensor, self._probed())
         if tensor.reported:
-            return self._last_report(tensor)
+            number, v = self._reported
+            if tensor.reported != number or shape != v.shape:
+                raise PeerError(f"v of shape {shape} as of answer {tensor.reported}: the last was {number}")
+            return v
         if tensor.HasField("share"):
-            return self._between(tensor)
+            ends = np.array(self._probed())
+            if len(ends) != 2 or ends.shape[1:] != shape:
+                raise PeerError(f"a model of shape {shape} between two models: the stream has {ends.shape}")
+            return between(tensor.share * SHARE_STEP, ends)
         if not tensor.base:
             return codec.array(tensor, "a model")
         shape, models = codec.shape_of(tensor, "a model"), list(self._remembered())
