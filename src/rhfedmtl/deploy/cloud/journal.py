@@ -232,9 +232,12 @@ class TrainingJournal:
             concurrent.futures.wait([future], timeout=0.5)
             if future.done():
                 return future.result()
-            if self.closing:
-                future.cancel()
-                raise ClosingError("closing")
+            self._check_open(future)
+
+    def _check_open(self, future: concurrent.futures.Future[Answers]) -> None:
+        if self.closing:
+            future.cancel()
+            raise ClosingError("closing")
 
     def _replay_or_write(
         self, kind: str, make: Callable[[], str], *, expected: str | None = None, force: bool = False
