@@ -32,10 +32,9 @@ SplitSeed = Annotated[
 
 
 def _with_rows_and_problem(command: Any) -> Any:
-    declared_names = {
-        option.name for registry in (LOSSES, RELATIONSHIPS) for entry in registry.values() for option in entry.options
-    }
-    problem = {n: o for n, o in LEARNING.items() if n in PROBLEM or n in declared_names}
+    options = (option for kind in (LOSSES, RELATIONSHIPS) for entry in kind.values() for option in entry.options)
+    names = {*PROBLEM, *(option.name for option in options)}
+    problem = {name: option for name, option in LEARNING.items() if name in names}
     command = expand(command, "problem", without_usual(problem), given_options)
     return expand(command, "rows", without_usual(OPTIONS), dict)
 
@@ -65,26 +64,21 @@ def certify(
         if not model.exists():
             raise
         raise DataError(f"{error}; to certify your own weights, use Python: rhfedmtl.certify(W, federation)") from None
-    wanted_problem = {**_trained_for(models), **problem}
-    if "auto" in wanted_problem.values():
+    target = {**_trained_for(models), **problem}
+    if "auto" in target.values():
         raise ConfigError("a certificate needs fixed weights: give --lambda1 and --lambda2 as numbers")
     configuration = models.provenance.get("configuration", {})
     request = _request(configuration.get("request"), rows, typed(context) & {"data", "path"})
     federation = request.federation(configuration.get("seed", 0) if seed is None else seed)
-    certificate = certificate_of(models, federation, **wanted_problem)
+    certificate = certificate_of(models, federation, **target)
     same_rows = models.provenance.get("data", {}).get("fingerprint") == federation.fingerprint()
     facts = {name: getattr(certificate, name) for name in ("primal", "dual", "gap", "relative_gap")}
-    facts |= {"primal_at_zero": certificate.zero, "words": certificate.words, "problem": wanted_problem}
+    facts |= {"primal_at_zero": certificate.zero, "words": certificate.words, "problem": target}
     task_names = list(federation.task_names)
     unknown = [name for name, b in zip(task_names, models.find(task_names).tolist(), strict=True) if b < 0]
     facts |= {"data": federation.origin.name, "trained_on": same_rows, "unknown_tasks": unknown}
-    same_problem = (
-        same_rows
-        and not unknown
-        and wanted_problem == _trained_for(models)
-        and _is_training_problem(models, wanted_problem, federation)
-    )
-    trained = models.certificate if same_problem else None
+    same_problem = same_rows and not unknown and target == _trained_for(models)
+    trained = models.certificate if same_problem and _is_training_problem(models, target, federation) else None
     facts["gap_in_training"] = None if trained is None or not trained.gap < certificate.gap else trained.gap
     if as_json:
         print_json(facts)
@@ -97,7 +91,7 @@ def certify(
         fact("unseen tasks", f"{models.unseen_words} for {len(unknown)} of {federation.n_tasks} tasks")
     rows_text = "the training rows of the models" if same_rows else "other rows or another split than in training"
     fact("data", f"{federation.origin.name}, {rows_text}")
-    fact("problem", ", ".join(f"{name} {value}" for name, value in wanted_problem.items()))
+    fact("problem", ", ".join(f"{name} {value}" for name, value in target.items()))
 
 
 def _request(trained: dict[str, Any] | None, rows: dict[str, Any], typed_rows: set[str]) -> Request:
@@ -111,13 +105,11 @@ def _request(trained: dict[str, Any] | None, rows: dict[str, Any], typed_rows: s
 
 def _changed(trained: Request, rows: dict[str, Any]) -> Request:
     """Return the training rows with the settings that the options replace."""
-    new_request = request_from_options(**{**rows, "data": trained.data})
+    new = request_from_options(**{**rows, "data": trained.data})
     single = {
-        name: value
-        for name, value in vars(new_request).items()
-        if value is not None and name not in ("data", "settings")
+        name: value for name, value in vars(new).items() if value is not None and name not in ("data", "settings")
     }
-    return replace(trained, **single, settings={**trained.settings, **new_request.settings})
+    return replace(trained, **single, settings={**trained.settings, **new.settings})
 
 
 def _trained_for(models: Any) -> dict[str, Any]:
@@ -142,9 +134,8 @@ def _is_training_problem(models: Any, problem: dict[str, Any], federation: Feder
         return True
     built = build(algorithm, Options.of(**problem), federation.kind)
     relationship = getattr(built.method, "relationship", None)
-    return (relationship is None or relationship.learns() is None) and built.regroup(
-        federation
-    ).n_tasks == federation.n_tasks
+    fixed = relationship is None or relationship.learns() is None
+    return fixed and built.regroup(federation).n_tasks == federation.n_tasks
 
 
 def _algorithm(provenance: dict[str, Any]) -> str | None:
@@ -156,11 +147,7 @@ def _algorithm(provenance: dict[str, Any]) -> str | None:
 def _relationship(algorithm: str, problem: dict[str, Any]) -> str:
     """Return the relationship with which an algorithm really learns."""
     options = Options.of(**{name: value for name, value in problem.items() if value != AUTO})
-    relationship_type = type(getattr(build(algorithm, options, "binary").method, "relationship", None))
+    kind = type(getattr(build(algorithm, options, "binary").method, "relationship", None))
     alternatives = ("none", "learned")
-    names = (
-        name
-        for name in alternatives
-        if type(options.changed(relationship=name).chosen_relationship()) is relationship_type
-    )
+    names = (name for name in alternatives if type(options.changed(relationship=name).chosen_relationship()) is kind)
     return next(names, str(problem["relationship"]))

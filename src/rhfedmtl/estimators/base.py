@@ -156,26 +156,19 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             Training rows.
         y : array-like of shape (n_samples,)
             Labels.
-        task : array-like of shape (n_samples,), optional
-            Name of the task of each row. Without it, all rows belong to a single task.
-        terminal : array-like of shape (n_samples,), optional
-            Name of the terminal of each row. Terminals of different tasks are different, even with equal names. Without
-            it, the rows of each task are split at random over ``n_terminals``.
+        task, terminal : array-like of shape (n_samples,), optional
+            Names of the task and of the terminal of each row. Without ``task``, all rows belong to a single task.
+            Without ``terminal``, rows of a task are split at random. Terminals of different tasks are different, even
+            with equal names.
         sample_weight : float or array-like of shape (n_samples,), optional
             Weights of rows, finite and not negative. The fit ignores rows of weight 0.
         groups : array-like of shape (n_samples,), optional
-            Group of each row. A choice of ``lambda2`` on held-out rows keeps the rows of a group together. Groups have
-            no other effect.
+            A choice of ``lambda2`` on held-out rows keeps the rows of a group together; groups have no other effect.
 
         Returns
         -------
         self : estimator
             The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter or a row is invalid; the message names it.
         """
         with told_in_python():
             check_index(X, task=task, terminal=terminal, sample_weight=sample_weight, groups=groups)
@@ -217,7 +210,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         """Continue training after `fit` with additional budget.
 
         Rows, dual variables, rounds and bill continue. ``tol`` and ``max_rounds`` are read again: change them first to
-        continue without more budget.
+        continue without more budget. Raises a `ConfigError` after a private fit, and if the training rows are gone
+        because the model was copied, pickled or loaded.
 
         Parameters
         ----------
@@ -228,11 +222,6 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         -------
         self : estimator
             The estimator with updated models.
-
-        Raises
-        ------
-        ValueError
-            If the training rows are gone (after copying, pickling or loading), or after a private fit.
         """
         check_is_fitted(self)
         session: _Session | None = getattr(self, "_session", None)
@@ -255,51 +244,19 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         return self._finish(session.models.updated(result), result)
 
     def save(self, path: str | Path) -> None:
-        """Write models, scaling, tasks, classes, certificate and totals into a file; it contains no training row.
-
-        Parameters
-        ----------
-        path : str or Path
-            File to write.
-        """
+        """Write models, scaling, tasks, classes, certificate and totals into a file, without any training row."""
         check_is_fitted(self)
         self.models_.save(path)
 
     def release(self, epsilon: float, delta: float = 1e-6) -> TaskModels:
-        """Return models for publication; noise hides every single training row (`TaskModels.release`).
-
-        Parameters
-        ----------
-        epsilon : float
-            Privacy loss.
-        delta : float
-            Probability that the bound does not hold.
-
-        Returns
-        -------
-        TaskModels
-            The noisy models.
-        """
+        """Return models for publication; noise hides every single training row (`TaskModels.release`)."""
         check_is_fitted(self)
         with told_in_python():
             return self.models_.release(epsilon, delta)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read an estimator that `save` wrote, or the models of a run's folder.
-
-        The estimator can predict, but not `resume`.
-
-        Parameters
-        ----------
-        path : str or Path
-            File of `save`, or folder of a run.
-
-        Returns
-        -------
-        self : estimator
-            A fitted estimator.
-        """
+        """Read what `save` wrote, or the models in the folder of a run; the estimator can predict, but not `resume`."""
         models = TaskModels.load(path)
         if (len(models.classes) == 0) != issubclass(cls, RegressorMixin):
             raise DataError(f"{path} holds models for {models.kind} labels, which a {cls.__name__} cannot use")
@@ -319,36 +276,12 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         return result
 
     def plot(self, axes: Sequence[Any] | None = None, *, metric: str | None = None) -> LearningCurveDisplay:
-        """Plot a metric and the certified gap against the amount spent.
-
-        Parameters
-        ----------
-        axes : sequence of matplotlib axes, optional
-            Axes to draw on. Default: new axes.
-        metric : str, optional
-            Metric to draw. Default: the first of the run.
-
-        Returns
-        -------
-        LearningCurveDisplay
-            The drawn display; needs matplotlib.
-        """
+        """Plot a metric and the certified gap against the spending; needs matplotlib."""
         check_is_fitted(self, "result_")
         return LearningCurveDisplay.from_estimator(self, metric=metric).plot(axes)
 
     def plot_budget(self, axes: Sequence[Any] | None = None) -> BudgetDisplay:
-        """Plot the spending of each tier for every resource type.
-
-        Parameters
-        ----------
-        axes : sequence of matplotlib axes, optional
-            Axes to draw on. Default: new axes.
-
-        Returns
-        -------
-        BudgetDisplay
-            The drawn display; needs matplotlib.
-        """
+        """Plot the spending of each tier for every resource type; needs matplotlib."""
         check_is_fitted(self, "result_")
         return BudgetDisplay.from_estimator(self).plot(axes)
 

@@ -1,9 +1,9 @@
 """Plan before a run: the work, the rounds and the cost that a budget buys.
 
-The commands ``plan`` and the dashboard's what-if page call `plan`. A plan is a dry run (`rhfedmtl.planning.dry_run`):
-the policy plans as in a run, the module prices its server iterations as the ledger would, and nothing is trained. The
-remaining suboptimality is an estimate by the progress model of the policy ``measured``. With data, a pilot predicts the
-certified gap (`rhfedmtl.planning.pilot`). The result is a `PlanReport`; `rhfedmtl.planning.words` turns it into text.
+The command ``plan`` and the dashboard's what-if page call `plan`. A plan is a dry run (`rhfedmtl.planning.dry_run`):
+the policy plans as in a run, the module prices its server iterations as the ledger would, and nothing is trained. A
+progress model estimates the remaining suboptimality; with data, a pilot predicts the gap (`rhfedmtl.planning.pilot`).
+The result is a `PlanReport`; `rhfedmtl.planning.words` turns it into text.
 """
 
 from __future__ import annotations
@@ -142,38 +142,23 @@ def plan(
     """Return the work that ``policy`` would do with the budget of ``ledger``, its cost, and the expected result.
 
     With data, a pilot of ``pilot_rounds`` rounds (default: a quarter of the run, 5 to 256) is simulated in memory to
-    predict the gap. The pilot is not charged, and ``ledger`` does not change.
+    predict the gap. The pilot is not charged, and ``ledger`` does not change. Raises a `BudgetError` if the budget
+    cannot pay one round.
 
     Parameters
     ----------
     subject : Federation, DataShape or Pilot
         Data, sizes alone, or a saved pilot.
-    method : DualMethod, optional
-        Loss, relationship and channel. Default: `DualMethod()`.
-    policy : Policy, optional
-        Chooses H and K. Default: `Measured()`.
-    settings : Settings, optional
-        Seed, scaling and largest number of rounds.
+    method, policy, settings : optional
+        Problem, choice of H and K, and seed of the run. Default: `DualMethod()`, `Measured()`, `Settings()`.
     ledger : Ledger
         Prices and budget.
     pilot_rounds : int, optional
         Length of the pilot; 0 plans from the sizes alone.
-    faults : Faults, optional
-        Faults that the pilot simulates.
+    faults, weights : optional
+        Faults to simulate, and open λ1 and λ2, which the pilot chooses as a run would.
     keep : Path, optional
         File to save the pilot in.
-    weights : OpenWeights, optional
-        Open λ1 and λ2; the pilot chooses them as a run would.
-
-    Returns
-    -------
-    PlanReport
-        The plan in plain values.
-
-    Raises
-    ------
-    BudgetError
-        If there is no budget for a policy that needs one, or if the budget cannot pay one round.
     """
     method, policy, settings = method or DualMethod(), policy or Measured(), settings or Settings()
     faults, pilot, cost = faults or Faults(), None, ledger.cost

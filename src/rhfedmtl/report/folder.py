@@ -30,16 +30,16 @@ PREPARATION_SETTINGS = {"drop", "missing", "na", "categories", "most_values", "s
 class Gathered(StudyResult):
     """Study of runs that were not planned together; seeds may be missing."""
 
-    run_records: Mapping[str, Record]
+    by_name: Mapping[str, Record]
 
     @cached_property
     def same_data(self) -> bool:
         """True if all runs predict the same labels of a data set; other results cannot be ranked."""
-        return len({_question(record) for record in self.run_records.values()}) == 1
+        return len({_question(record) for record in self.by_name.values()}) == 1
 
     def record(self, variant: str, at: At, seed: int) -> Record:
         """Return the record of a run."""
-        return self.run_records[self.runs[variant, place(at), seed]]
+        return self.by_name[self.runs[variant, place(at), seed]]
 
 
 def read(folder: Path) -> list[StudyResult]:
@@ -53,74 +53,62 @@ def read(folder: Path) -> list[StudyResult]:
     return [gather(found_records, folder)] if found_records else []
 
 
-def gather(run_records: Mapping[str, Record], folder: Path) -> Gathered:
+def gather(runs: Mapping[str, Record], folder: Path) -> Gathered:
     """Make a study of runs: runs that differ only in the seed are a variant, budgets are an axis.
 
     All other differences make variants.
     """
-    paying = {name: r for name, r in run_records.items() if not is_yardstick(r.configuration.algorithm)}
-    varied = paying or run_records
-    differing = {
-        setting: dict(zip(varied, row, strict=True)) for setting, row in lookup.differing(varied.values()).items()
-    }
+    paying = {name: r for name, r in runs.items() if not is_yardstick(r.configuration.algorithm)}
+    varied = paying or runs
+    differing = {key: dict(zip(varied, row, strict=True)) for key, row in lookup.differing(varied.values()).items()}
     axes = {
-        setting: sorted(set(row.values()))
-        for setting, row in differing.items()
-        if setting.startswith("budget.") and None not in row.values()
+        key: sorted(set(row.values()))
+        for key, row in differing.items()
+        if key.startswith("budget.") and None not in row.values()
     }
-    settings = {
-        setting: row
-        for setting, row in differing.items()
-        if setting not in axes and setting not in ("algorithm", "seed")
-    }
+    settings = {key: row for key, row in differing.items() if key not in axes and key not in ("algorithm", "seed")}
     points: list[Point] = []
     variants: dict[str, Variant] = {}
-    for name, record in run_records.items():
+    for name, record in runs.items():
         algorithm = record.configuration.algorithm
-        label = ", ".join(
-            filter(None, [algorithm, *(_setting_text(setting, row.get(name)) for setting, row in settings.items())])
-        )
+        label = ", ".join(filter(None, [algorithm, *(_phrase(key, row.get(name)) for key, row in settings.items())]))
         variants[label] = Variant(label, label, algorithm, yardstick=is_yardstick(algorithm))
         # A baseline has no budget, so it appears at every place.
         spots = grid(axes) if variants[label].yardstick else [{axis: differing[axis][name] for axis in axes}]
         points += [Point(label, at, record.configuration.seed, name) for at in spots]
-    return Gathered(_study(list(run_records.values()), list(variants.values()), axes, points), folder, run_records)
+    return Gathered(_study(list(runs.values()), list(variants.values()), axes, points), folder, runs)
 
 
-def overlaid(run_records: Mapping[str, Record], folder: Path) -> Gathered:
+def overlaid(runs: Mapping[str, Record], folder: Path) -> Gathered:
     """Make a study in which every run is a variant, named by as few settings as identify it."""
     # Add a setting to the names only if it distinguishes more runs; fall back to the algorithm.
-    differing = lookup.differing(run_records.values())
-    words: list[tuple[str, ...]] = [()] * len(run_records)
-    for setting in sorted(
-        differing, key=lambda setting: (setting != "algorithm", not setting.startswith(FIRST_SETTINGS))
-    ):
-        more = [(*old, _setting_text(setting, value)) for old, value in zip(words, differing[setting], strict=True)]
+    differing = lookup.differing(runs.values())
+    words: list[tuple[str, ...]] = [()] * len(runs)
+    for key in sorted(differing, key=lambda key: (key != "algorithm", not key.startswith(FIRST_SETTINGS))):
+        more = [(*old, _phrase(key, value)) for old, value in zip(words, differing[key], strict=True)]
         words = more if len(set(more)) > len(set(words)) else words
-    algorithms = [record.configuration.algorithm for record in run_records.values()]
+    algorithms = [record.configuration.algorithm for record in runs.values()]
     labels = [", ".join(filter(None, parts)) or plain for parts, plain in zip(words, algorithms, strict=True)]
     names = {
         name: label if labels.count(label) == 1 else f"{label}, {name}"
-        for name, label in zip(run_records, labels, strict=True)
+        for name, label in zip(runs, labels, strict=True)
     }
-    of = {key: record.configuration.algorithm for key, record in run_records.items()}
-    variants = [Variant(names[key], names[key], of[key], yardstick=is_yardstick(of[key])) for key in run_records]
-    points = [Point(names[key], {}, record.configuration.seed, key) for key, record in run_records.items()]
-    return Gathered(replace(_study(list(run_records.values()), variants, {}, points), seeds=1), folder, run_records)
+    of = {run: record.configuration.algorithm for run, record in runs.items()}
+    variants = [Variant(names[run], names[run], of[run], yardstick=is_yardstick(of[run])) for run in runs]
+    points = [Point(names[run], {}, record.configuration.seed, run) for run, record in runs.items()]
+    return Gathered(replace(_study(list(runs.values()), variants, {}, points), seeds=1), folder, runs)
 
 
-def _study(
-    run_records: list[Record], variants: list[Variant], axes: dict[str, list[Any]], points: list[Point]
-) -> Study:
+def _study(runs: list[Record], variants: list[Variant], axes: dict[str, list[Any]], points: list[Point]) -> Study:
     """Return the study as if it had been planned."""
     names = [variant.name for variant in variants]
     paying = [variant.name for variant in variants if not variant.yardstick]
-    data = ", ".join(dict.fromkeys(record.data.name for record in run_records))
-    single = len(run_records) == 1
+    data = ", ".join(dict.fromkeys(record.data.name for record in runs))
+    single = len(runs) == 1
     return Study(
         name="run" if single else "runs",
-        title=f"{run_records[0].configuration.algorithm} on {data}" if single else f"Runs on {data}",
-        metric=_metric(run_records),
+        title=f"{runs[0].configuration.algorithm} on {data}" if single else f"Runs on {data}",
+        metric=_metric(runs),
         x=next(iter(axes), None),
         seeds=len({point.seed for point in points}),
         reference="rhfedmtl" if "rhfedmtl" in names else [*paying, *names][0],
@@ -131,11 +119,11 @@ def _study(
     )
 
 
-def _metric(run_records: Sequence[Record]) -> str:
+def _metric(runs: Sequence[Record]) -> str:
     """Return the metric to show: RMSE for numbers, else balanced accuracy."""
-    result = next((record.result for record in run_records if record.result), None)
+    result = next((record.result for record in runs if record.result), None)
     if result is None:
-        reason = next((record.refused for record in run_records if record.refused), "no round is finished yet")
+        reason = next((record.refused for record in runs if record.refused), "no round is finished yet")
         raise ConfigError(f"no run has a result, so there is nothing to show: {reason}")
     return "rmse" if "rmse" in result.metrics else "balanced_accuracy"
 
@@ -147,11 +135,11 @@ def _question(record: Record) -> tuple[Any, ...]:
     return record.data.name, request.path, request.positive, tuple(sorted(settings.items()))
 
 
-def _setting_text(setting: str, value: Any) -> str:
+def _phrase(key: str, value: Any) -> str:
     """Return a setting as part of a name; empty if a run does not have it."""
-    if value is None or value is False or value == "" or setting.endswith(".adds"):
+    if value is None or value is False or value == "" or key.endswith(".adds"):
         return ""
-    if setting in ("algorithm", "request.data"):
+    if key in ("algorithm", "request.data"):
         return str(value)
-    name = (setting.rpartition(".")[2] if setting.startswith("budget.") else short(setting)).replace("_", " ")
+    name = (key.rpartition(".")[2] if key.startswith("budget.") else short(key)).replace("_", " ")
     return name if value is True else f"{name} {value if isinstance(value, str) else number(value)}"

@@ -49,22 +49,20 @@ def values(result: StudyResult, styles: Styles) -> list[Chart]:
     y = metric_axis(result.study.metric)
     parts = []
     for at in result.study.others:
-        variant_styles, places, xs = styles_of(result, styles), result.study.line(at), _along_x(result)
+        styled, places, xs = styles_of(result, styles), result.study.line(at), _along_x(result)
         series = []
         for variant in result.study.variants:
             name = variant.name
             cells = [result.cell(name, place) for place in places]
             means = [(x, c.mean, c.half) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
             if means:
-                series.append(_banded(result, name, means, variant_styles[name]))
+                series.append(_banded(result, name, means, styled[name]))
             printed = [(x, c.paper) for x, c in zip(xs, cells, strict=True) if c.paper is not None]
             if printed:
                 label = f"{variant.label}, printed"
                 at_x, prints = [x for x, _ in printed], [v for _, v in printed]
                 series.append(
-                    Series(
-                        label, at_x, prints, style=variant_styles[name], kind="hollow", group=PRINTED, of=variant.label
-                    )
+                    Series(label, at_x, prints, style=styled[name], kind="hollow", group=PRINTED, of=variant.label)
                 )
         parts.append(LineChart("", place_text(at), _x(result), y, tuple(series)))
     note = "Hollow markers are values printed in the paper. " if result.study.paper else ""
@@ -121,7 +119,7 @@ def work(result: StudyResult, styles: Styles) -> list[Chart]:
 
 
 def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Summary], float], styles: Styles) -> LineChart:
-    variant_styles, series = styles_of(result, styles), []
+    styled, series = styles_of(result, styles), []
     for name in result.running:
         points = []
         for x, place in zip(_along_x(result), result.study.line(at), strict=True):
@@ -129,7 +127,7 @@ def _work_at(result: StudyResult, at: At, y: Axis, of: Callable[[Summary], float
             if values_done:
                 points.append((x, *interval(np.array(values_done))))
         if points:
-            series.append(_banded(result, name, points, variant_styles[name]))
+            series.append(_banded(result, name, points, styled[name]))
     return LineChart("", place_text(at), _x(result), y, tuple(series))
 
 
@@ -168,7 +166,7 @@ def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
 def _trajectories(
     result: StudyResult, at: At, column: str, kind: str | None, styles: Styles, *, ranked: bool
 ) -> tuple[Series, ...]:
-    variant_styles, names = styles_of(result, styles), result.labels
+    styled, names = styles_of(result, styles), result.labels
     traces_by_name = {}
     for name in result.running:
         measured = [along.trace(record, column, kind) for record in result.records(name, at)]
@@ -180,18 +178,18 @@ def _trajectories(
     series = []
     for name, run_traces in traces_by_name.items():
         curve = along.averaged(run_traces, grid, ranked=ranked)
-        series.append(Series(names[name], curve.x, curve.y, curve.low, curve.high, variant_styles[name]))
-    return (*series, *(() if ranked else _levels(result, at, grid, variant_styles)))
+        series.append(Series(names[name], curve.x, curve.y, curve.low, curve.high, styled[name]))
+    return (*series, *(() if ranked else _levels(result, at, grid, styled)))
 
 
-def _levels(result: StudyResult, at: At, grid: Any, variant_styles: dict[str, Style]) -> list[Series]:
+def _levels(result: StudyResult, at: At, grid: Any, styled: dict[str, Style]) -> list[Series]:
     """Return baselines, which have no budget, as level lines."""
     lines = []
     for variant in result.study.variants:
         mean = result.cell(variant.name, at).mean if variant.yardstick else None
         if mean is not None:
             ends = [float(grid[0]), float(grid[-1])]
-            lines.append(Series(variant.label, ends, [mean, mean], style=variant_styles[variant.name], kind="level"))
+            lines.append(Series(variant.label, ends, [mean, mean], style=styled[variant.name], kind="level"))
     return lines
 
 
@@ -213,10 +211,10 @@ def steps(result: StudyResult, styles: Styles) -> list[Chart]:
 def _over_rounds(
     result: StudyResult, styles: Styles, of: Callable[[Sequence[Record]], along.Curve | None]
 ) -> tuple[Series, ...]:
-    at, variant_styles = focus(result), styles_of(result, styles)
+    at, styled = focus(result), styles_of(result, styles)
     curves = [(name, of(result.records(name, at))) for name in result.running]
     return tuple(
-        Series(result.labels[name], curve.x, curve.y, curve.low, curve.high, variant_styles[name], "steps")
+        Series(result.labels[name], curve.x, curve.y, curve.low, curve.high, styled[name], "steps")
         for name, curve in curves
         if curve is not None and len(curve.x) > 1
     )
@@ -251,14 +249,11 @@ def answers(result: StudyResult) -> list[Chart]:
     """Return the shares of received updates; an empty list if every terminal answered."""
     at, names = focus(result), result.labels
     counts = {name: along.answered(result.records(name, at)) for name in result.running}
-    if all(requested == received for requested, received in counts.values()):
+    if all(sent == received for sent, received in counts.values()):
         return []
-    shares_by_name = {name: pair for name, pair in counts.items() if pair[0]}
-    shares = tuple(
-        (100.0 * received / requested, 100.0 * (requested - received) / requested)
-        for requested, received in shares_by_name.values()
-    )
-    rows = tuple(names[name] for name in shares_by_name)
+    nonempty = {name: pair for name, pair in counts.items() if pair[0]}
+    shares = tuple((100.0 * received / sent, 100.0 * (sent - received) / sent) for sent, received in nonempty.values())
+    rows = tuple(names[name] for name in nonempty)
     bars = Bars(
         "answers",
         "Received updates",
@@ -295,16 +290,12 @@ def _stations(result: StudyResult, record: Record, rounds: RoundTable) -> Heat:
 def complete_answers(result: StudyResult) -> float:
     """Return the number of requests if every terminal answered all of them, else 0."""
     counts = [along.answered(result.records(name, focus(result))) for name in result.running]
-    return (
-        sum(requested for requested, _ in counts)
-        if all(requested == received for requested, received in counts)
-        else 0.0
-    )
+    return sum(sent for sent, _ in counts) if all(sent == received for sent, received in counts) else 0.0
 
 
 def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
     """Return tasks from worst to best, by name if all runs have the same tasks."""
-    at, variant_styles = focus(result), styles_of(result, styles)
+    at, styled = focus(result), styles_of(result, styles)
     runs = {name: result.records(name, at) for name in result.labels}
     by_variant = {name: along.by_task(many, result.study.metric) for name, many in runs.items()}
     complete = {
@@ -314,9 +305,8 @@ def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
         return []
     lower_is_better = result.study.metric == "rmse"
     first = result.study.reference if result.study.reference in complete else next(iter(complete))
-    named = (
-        along.same_tasks([record for n in complete for record in runs[n]]) and complete[first].shape[1] <= MOST_RELATED
-    )
+    compared = [record for name in complete for record in runs[name]]
+    named = along.same_tasks(compared) and complete[first].shape[1] <= MOST_RELATED
     order = np.argsort(complete[first].mean(axis=0))[:: -1 if lower_is_better else 1]
     names = tuple(runs[first][0].tasks[i] for i in order) if named else ()
     series = []
@@ -324,7 +314,7 @@ def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
         ordered = rows[:, order] if named else np.sort(rows, axis=1)[:, :: -1 if lower_is_better else 1]
         chosen = thinned(ordered.shape[1], along.GRID)
         points = [(i + (0.0 if named else 1.0), *interval(ordered[:, i])) for i in chosen]
-        series.append(_banded(result, name, points, variant_styles[name]))
+        series.append(_banded(result, name, points, styled[name]))
     metric = metric_name(result.study.metric)
     order_text = f"Tasks in the order of {result.labels[first]}." if named else "The tasks of each seed in order."
     note = f"{order_text} {_bands(result)}".strip() if named or result.study.seeds > 1 else ""

@@ -47,13 +47,7 @@ def forget(
     folder: Folder,
     number: Terminal,
     target_gap: Annotated[
-        float | None,
-        option(
-            WORK_PANEL,
-            "--target-gap",
-            "Continue training to this gap, and state what remains of the terminal.",
-            min=0.0,
-        ),
+        float | None, option(WORK_PANEL, "--target-gap", "Train on to this gap, and state what remains of it.", min=0.0)
     ] = None,
     budget: Budgets = None,
     privacy: Annotated[
@@ -84,9 +78,7 @@ def forget(
 
         print_facts(remove(folder, number, target_gap, budget, privacy, out), as_json)
     elif budget or privacy or out:
-        raise ConfigError(
-            "--budget, --privacy and --out apply to the training after the removal: give --target-gap too"
-        )
+        raise ConfigError("--budget, --privacy and --out are for the training after a removal: give --target-gap too")
     else:
         ask(folder, as_json, "forget", terminal=number)
 
@@ -105,9 +97,7 @@ def invite(
     role: Annotated[
         str, typer.Option(help="terminal, or station (new credentials for an existing station).")
     ] = "terminal",
-    number: Annotated[
-        int | None, typer.Option(min=0, help="Existing node that gets new credentials. [a new terminal]")
-    ] = None,
+    number: Annotated[int | None, typer.Option(min=0, help="Node that gets new credentials. [a new terminal]")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a token for the credentials of a node; it is valid for a day, and for a single use.
