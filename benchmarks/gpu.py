@@ -137,7 +137,7 @@ def rate(
 
 def _kernel_seconds(network: Gpu, iteration: Callable[[], None], launches: int = 10) -> float:
     """Seconds of the launch that takes the steps, by events around several of them: Python launches them meanwhile."""
-    module, asked = network._kernels, []
+    module, asked = network.terminals._kernels, []
     kernel = module.ascend
 
     class Noted:
@@ -154,7 +154,7 @@ def _kernel_seconds(network: Gpu, iteration: Callable[[], None], launches: int =
             kernel[grid](*args, **more)
 
     seconds = _seconds(job, 7) / launches
-    network._pending.zero_()
+    network.terminals._pending.zero_()
     return seconds
 
 

@@ -70,7 +70,7 @@ def stream_fraction(d: int, rows: int, steps: int, *, megabytes: float = 64.0, r
     data = federation(5, per_task, rows, d)
     network = started(data, threads=1)
     sizes = np.diff(data.terminal_offsets)
-    touch = toucher(network.rows.X, sizes, steps, repeats + 2)
+    touch = toucher(network.terminals.rows.X, sizes, steps, repeats + 2)
     times = ratio(repeats, iterations(network, steps), touch)
     n = len(sizes) * steps
     return {
@@ -121,7 +121,7 @@ def numpy_ratio(d: int, *, repeats: int = 9) -> dict[str, float]:
     rows, steps, terminals, sample = 16, 64, 1000, 5
     data = federation(1, terminals, rows, d)
     network = started(data, threads=1)
-    X, y, norm = np.asarray(network.rows.X), network.rows.y[:, 0], network.rows.norm
+    X, y, norm = np.asarray(network.terminals.rows.X), network.terminals.rows.y[:, 0], network.terminals.rows.norm
     alpha = np.zeros(rows)
     scale, w = 1e-2 * len(X), np.zeros(d, np.float32)
 

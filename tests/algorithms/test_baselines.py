@@ -293,7 +293,7 @@ class _Look:
         network = running.network
         assert isinstance(network, InProcess)
         held = (network.models[:, 1:] * np.maximum(network._n, 0.0)[:, None, None]).sum(axis=0)
-        alpha, rows = network.alpha, network.rows
+        alpha, rows = network.alpha, network.terminals.rows
         own = [
             alpha[a:b].T @ with_constant(rows.X[a:b])
             for a, b, station in zip(rows.starts, rows.ends, network.station, strict=True)

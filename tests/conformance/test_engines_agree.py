@@ -57,7 +57,12 @@ def script(
 def alpha_of(network: Any) -> Any:
     """All dual variables of rows that are there, after a probe settled them."""
     if isinstance(network, InProcess):
-        return np.concatenate([network.alpha[a:b] for a, b in zip(network.rows.starts, network.rows.ends, strict=True)])
+        return np.concatenate(
+            [
+                network.alpha[a:b]
+                for a, b in zip(network.terminals.rows.starts, network.terminals.rows.ends, strict=True)
+            ]
+        )
     if isinstance(network, Sharded):
         alpha, starts = network.state().alpha.array(), network._offsets
         return np.concatenate([alpha[a : a + n] for a, n in zip(starts[:-1], network.sizes, strict=True)])

@@ -12,10 +12,13 @@ from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
 from rhfedmtl.algorithms.sgd import SgdMethod
 from rhfedmtl.data.scaling import scalers
-from rhfedmtl.engines.gpu import engine as gpu
+from rhfedmtl.engines.gpu import card as gpu_card
+from rhfedmtl.engines.gpu.engine import Gpu
+from rhfedmtl.engines.gpu.terminals import interpreted
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, MissingExtraError
 from rhfedmtl.maths.losses import Hinge, SmoothedHinge
+from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
@@ -27,15 +30,15 @@ METHOD = DualMethod(relationship=MeanRegularised(1e-2, 3e-2))
 
 
 @pytest.fixture
-def card() -> type[gpu.Gpu]:
+def card() -> type[Gpu]:
     """The engine, where there is a card, or with kernels that Python runs."""
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'rhfedmtl[gpu]'")
     pytest.importorskip("triton", reason="needs Triton: pip install 'rhfedmtl[gpu]'")
-    if not gpu.interpreted() and not torch.cuda.is_available():
+    if not interpreted() and not torch.cuda.is_available():
         pytest.skip("no GPU, and TRITON_INTERPRET=1, with which kernels run in Python, is not set")
-    if gpu.interpreted() and np.lib.NumpyVersion(np.__version__) >= "2.4.0":
+    if interpreted() and np.lib.NumpyVersion(np.__version__) >= "2.4.0":
         pytest.skip("Triton's interpreter does not work with NumPy 2.4 and later")
-    return gpu.Gpu
+    return Gpu
 
 
 def numbers(network: Any, method: DualMethod, *, late: bool = False, most: int = 14) -> list[Any]:
@@ -93,8 +96,8 @@ def test_terminals_that_visit_no_row_twice_agree(card: Any) -> None:
 
 def test_many_blocks_are_added_up_in_groups(card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stations of several blocks, in several launches and sums of sums, give what the processor gives."""
-    monkeypatch.setattr(gpu, "VISITS", 100)
-    monkeypatch.setattr(gpu, "ADDENDS", 2)
+    monkeypatch.setattr(gpu_card, "VISITS", 100)
+    monkeypatch.setattr(gpu_card, "ADDENDS", 2)
     data = federation(sizes=((2,) * 70, (3,) * 17), dtype=np.float32)
     assert_close(*(numbers(engine(data, METHOD, seed=4), METHOD) for engine in (InProcess, card)))
 
@@ -138,6 +141,24 @@ def test_a_run_on_the_card_goes_on_from_its_state(card: Any) -> None:
     np.testing.assert_array_equal(whole.alpha, fresh.alpha)
 
 
+@pytest.mark.parametrize("loss", ["smoothed-hinge", "logistic"])
+def test_the_gradient_of_scaled_rows_is_that_of_the_processor(card: Any, loss: str) -> None:
+    """The last certificate of a run takes it from rows as they were scaled; the duals stay as they were."""
+    data = federation(sizes=((7, 8, 18), (5, 4)), weighted=True, dtype=np.float32)
+    method, slopes = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2)), []
+    for engine in (InProcess, card):
+        network = engine(data, method, seed=4)
+        network.scale(scalers(network.moments(), "standard-unit"))
+        network.assign(cloud_of(network, method.relationship).assign())
+        network.round(1, network.sizes)
+        before = network.alpha.copy()
+        models = np.random.default_rng(2).normal(size=(1, 2, *network.shape))
+        sums = network.sums(Points(models, np.ones((1, 1)), gradient=True))
+        slopes.append([each.gradient for each in sums])
+        np.testing.assert_array_equal(network.alpha, before)
+    assert_close(*slopes)
+
+
 def test_restored_duals_make_the_sums_anew(card: Any) -> None:
     """U_b = Σ_t X_tᵀα_t after a start from given duals."""
     data = federation(sizes=((7, 3), (5, 4)), dtype=np.float32)
@@ -168,18 +189,18 @@ def test_without_a_gpu_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         import triton  # noqa: F401
     except ImportError:
         with pytest.raises(MissingExtraError, match=r"pip install 'rhfedmtl\[gpu\]'"):
-            gpu.Gpu(federation(), METHOD)
+            Gpu(federation(), METHOD)
         return
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ConfigError, match="inprocess"):
-        gpu.Gpu(federation(), METHOD)
+        Gpu(federation(), METHOD)
 
 
 def test_shapes_on_the_card_hold_every_row() -> None:
     """Two parts of a power of two cover what is read of a row, for any number of features."""
     for features in (*range(1, 200), 561, 1000, 4096, 16384):
-        shape = gpu.CardLayout(features, True)
+        shape = gpu_card.CardLayout(features, True)
         assert shape.features <= shape.filled <= shape.stride
         assert shape.main + shape.rest >= shape.filled
         assert shape.main <= shape.stride

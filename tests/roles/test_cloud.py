@@ -194,7 +194,7 @@ def test_models_that_cautious_terminals_leave_too_short_are_returned_longer_and_
     assert certificate.combination is not None
     assert certificate.combination.sum() > 1.0
     assert certificate.primal < certificate.held
-    z = np.sum(network.rows.X * certificate.models[data.row_task, 0], axis=1)
+    z = np.sum(network.terminals.rows.X * certificate.models[data.row_task, 0], axis=1)
     losses = [method.loss.value(score, y) for score, y in zip(z, data.targets()[:, 0], strict=True)]
     means = np.bincount(data.row_task, losses) / np.bincount(data.row_task)
     expected = (means.sum() + method.relationship.energy(certificate.models) / 2.0) / 2.0

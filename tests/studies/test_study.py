@@ -269,7 +269,9 @@ def test_a_comparison_that_replaces_another_says_so(tmp_path: Path) -> None:
     first, again, other = (CliRunner().invoke(app, [*words, budget]).output for budget in ("60", "60", "100"))
     assert first == again
     assert "replaced" not in first
-    assert "replaced the tables of an earlier comparison with other settings; its runs remain" in " ".join(other.split())
+    assert "replaced the tables of an earlier comparison with other settings; its runs remain" in " ".join(
+        other.split()
+    )
     assert len(list((tmp_path / "runs").glob("*.json"))) == 4
     planned = specs.read(written(tmp_path, SPEC))
     planned.run(tmp_path, workers=1)

@@ -116,7 +116,8 @@ def test_a_line_search_never_gains_less_than_the_average(loss: str, steps: int) 
         gains = []
         for network in networks:
             # Both start where the line search stands.
-            network._U, network._duals = networks[1]._U.copy(), type(network._duals)(*map(np.copy, networks[1]._duals))
+            network._U, duals = networks[1]._U.copy(), networks[1].terminals.duals
+            network.terminals.duals = type(duals)(*map(np.copy, duals))
         cloud = cloud_of(networks[1], networks[1].method.relationship)
         cloud.V, cloud.W = networks[1].V, cloud.relationship.solve(networks[1].V)
         anchors = cloud.assign()
