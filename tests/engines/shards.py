@@ -11,7 +11,7 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.outline import Outline
 from rhfedmtl.engines.cluster.ray import FromRecipe
-from rhfedmtl.engines.cluster.shard import RowSource, Shard, Taken
+from rhfedmtl.engines.cluster.shard import RowBatch, RowSource, Shard
 from rhfedmtl.engines.cluster.sharded import Sharded, share_out
 from rhfedmtl.engines.registry import ENGINES, EngineEntry, Execution
 
@@ -22,10 +22,10 @@ class Held:
 
     federation: Federation
 
-    def rows(self, first: int, last: int) -> Taken:
+    def rows(self, first: int, last: int) -> RowBatch:
         """Rows first … last − 1."""
         f, span = self.federation, slice(first, last)
-        return Taken(f.X[span], f.y[span], None if f.sample_weight is None else f.sample_weight[span])
+        return RowBatch(f.X[span], f.y[span], None if f.sample_weight is None else f.sample_weight[span])
 
 
 class Here:

@@ -29,7 +29,7 @@ from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.cluster import actors as ray_actors
 from rhfedmtl.engines.cluster import session as ray_session
 from rhfedmtl.engines.cluster.session import ClusterNode, session
-from rhfedmtl.engines.cluster.shard import Shard, Taken
+from rhfedmtl.engines.cluster.shard import RowBatch, Shard
 from rhfedmtl.engines.cluster.sharded import share_out
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, ConfigError, DataError, DivergenceError
@@ -329,7 +329,7 @@ def test_a_shard_holds_its_rows_once() -> None:
         rows = np.array(data.X)
         rows.flags.writeable = own
         given = [rows]  # whoever takes them has them alone
-        shard = Shard(part, SimpleNamespace(rows=lambda *_, given=given: Taken(given.pop(), data.y, None)), method)
+        shard = Shard(part, SimpleNamespace(rows=lambda *_, given=given: RowBatch(given.pop(), data.y, None)), method)
         shard.scale(scalers)
         np.testing.assert_array_equal(rows, wanted if own else data.X)
         gone = weakref.ref(rows)

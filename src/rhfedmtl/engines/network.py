@@ -1,4 +1,7 @@
-"""What an engine offers: base stations and their terminals, driven one BS iteration at a time."""
+"""The interface of an engine: base stations and their terminals, driven BS iteration by BS iteration.
+
+`training` calls a `Network`; engines and deployments implement it. The other protocols are optional abilities.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Outcome(NamedTuple):
-    """What came of one BS iteration: answers, factor and summed gain curve of every station."""
+    """Result of a BS iteration: answers, factor and summed gain curve of every station."""
 
     answers: IntArray
     factor: Float64Array
@@ -29,26 +32,39 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Later:
-    """An array that lies elsewhere, in pieces: ``fill`` writes it into whatever has its shape, piece by piece."""
+    """An array that is stored elsewhere; ``fill`` writes it piece by piece into an array of its shape."""
 
     shape: tuple[int, ...]
     fill: Callable[[Float64Array], None]
 
     def array(self) -> Float64Array:
-        """All of it in memory."""
-        made = np.empty(self.shape)
-        self.fill(made)
-        return made
+        """Return the complete array in memory."""
+        array = np.empty(self.shape)
+        self.fill(array)
+        return array
 
 
 class State(NamedTuple):
-    """All that the rounds so far have changed in a network; with the same data and settings it goes on to the bit.
+    """State of a network: all that the rounds so far have changed. A network with the same data continues to the bit.
 
-    ``station`` and ``sizes`` are by terminal, ``alpha`` by row as the federation has them, arrived or not, with
-    everything settled; the others are by station. Where all rows have arrived, ``sizes`` may be None. ``U`` is what
-    `Method` calls so, ``center``, ``lam``, ``gradient`` (its work) and ``origin`` the anchor; ``residual`` is what each
-    terminal keeps back of its updates, ``told`` are the models of the last orders, None where the channel rounds
-    nothing.
+    Attributes
+    ----------
+    round : int
+        Last round.
+    station, sizes : IntArray
+        Station and samples of every terminal. ``sizes`` may be None if all rows have arrived.
+    membership : IntArray
+        Number of changes of members, by station.
+    U : array
+        The sums that `Method` calls U, by station.
+    center, lam, gradient, origin : arrays
+        The anchors: c_b, λ_b, True for gradient work, and the v_b that the anchor belongs to.
+    alpha : array or Later
+        Dual variables of all rows of the federation, arrived or not, with nothing pending.
+    residual : array or None
+        Residual of each terminal, if the channel rounds updates.
+    told : array or None
+        Models of the last orders, if the channel rounds models.
     """
 
     round: int
@@ -66,7 +82,7 @@ class State(NamedTuple):
 
 
 class Network(Protocol):
-    """Base stations with their terminals, wherever they run."""
+    """Base stations with their terminals, in this process or elsewhere."""
 
     shape: tuple[int, int]
 
@@ -80,32 +96,32 @@ class Network(Protocol):
 
     @property
     def message_sizes(self) -> MessageSizes:
-        """Bytes of the messages of a round."""
+        """Sizes of the messages of a round."""
 
     @property
     def models(self) -> Float64Array:
-        """What orders start from, of every station."""
+        """Models of the orders, of every station."""
 
     def assign(self, anchors: list[Anchor]) -> None:
-        """Carry anchors from the cloud to the stations."""
+        """Pass anchors from the cloud to the stations."""
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
-        """One BS iteration: terminals with steps > 0 work, the updates of those that arrive are merged."""
+        """Run one BS iteration: terminals with steps > 0 work, and the updates that arrive are merged."""
 
     def reports(self, cloud_round: int) -> list[Report]:
-        """Carry the stations' reports to the cloud."""
+        """Return the stations' reports to the cloud."""
 
     def sums(self, points: Points) -> list[StationSums | None]:
-        """Sums of every station at each of the points, for the certificate."""
+        """Return the sums of every station at each of the points, for the certificate."""
 
     def moments(self) -> list[Moments]:
-        """Round zero: moments of the training rows of every station."""
+        """Round zero: return the moments of the training rows of every station."""
 
     def scale(self, scalers: list[Scaler]) -> None:
-        """Round zero: let every terminal scale its rows as its station says."""
+        """Round zero: let every terminal scale its rows with the scaler of its station."""
 
     def move(self, terminal: int, station: int) -> None:
-        """Move a terminal, with its duals, under another station (−1: out of the network; its duals stay its own)."""
+        """Move a terminal with its dual variables under another station (−1: under none)."""
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Let the next rows of a terminal arrive."""
@@ -116,7 +132,7 @@ class LabelCentring(Protocol):
     """A network whose stations can centre the labels of a regression in round zero."""
 
     def labels(self) -> Float64Array:
-        """Label sums of every station (`data.centring`)."""
+        """Return the label sums of every station (`data.centring`)."""
 
     def centre(self, levels: Float64Array) -> None:
         """Let every terminal subtract the level of its station from its labels."""
@@ -124,14 +140,14 @@ class LabelCentring(Protocol):
 
 @runtime_checkable
 class ShareSums(Protocol):
-    """A network that can add up what its terminals have in their stations' sums: what a private certificate needs."""
+    """A network that can add up the shares of its terminals, for a private certificate."""
 
     def station_shares(self) -> Float64Array:
-        """Σ_t X_tᵀα_t of every station, without the noise that its U has."""
+        """Return Σ_t X_tᵀα_t of every station, without the noise in its U."""
 
 
 class NoisedTerms(NamedTuple):
-    """Σ_i [L(z_i) + L*(−α_i) + α_i z_i] of every station as of a round, in noise; and over how many samples."""
+    """Σ_i [L(z_i) + L*(−α_i) + α_i z_i] of every station as of a round, with noise, and the number of samples."""
 
     round: int
     terms: Float64Array
@@ -140,27 +156,27 @@ class NoisedTerms(NamedTuple):
 
 @runtime_checkable
 class TellsNoised(Protocol):
-    """A network whose stations, or terminals, hide themselves what a private certificate needs."""
+    """A network whose stations or terminals add the noise of a private certificate themselves."""
 
     def noised_terms(self, models: Float64Array, deviation: Float64Array) -> NoisedTerms:
-        """Sums of every station under its model, in noise of these deviations."""
+        """Return the sums of every station under its model, with noise of these standard deviations."""
 
 
 @runtime_checkable
 class Excludes(Protocol):
-    """A network of real stations, which goes on without a station whose numbers cannot be true."""
+    """A network of real stations, which continues without a station that sends impossible numbers."""
 
     @property
     def excluded(self) -> dict[int, str]:
-        """Stations that take no part any more, with the reason."""
+        """Excluded stations, with the reason."""
 
 
 @runtime_checkable
 class Keeping(Protocol):
-    """A network that can be put away and taken up again: what checkpoints need."""
+    """A network that can be written to a checkpoint."""
 
     def state(self) -> State:
-        """All that the rounds so far have changed."""
+        """Return all that the rounds so far have changed."""
 
     def resume(self, state: State) -> None:
-        """Go on from what `state` gave for the same data, after round zero and before anything else."""
+        """Continue from a `state` of the same data; call it after round zero and before the first round."""

@@ -1,4 +1,7 @@
-"""The engines by name, and how a run is carried out by one. A new engine is one file, and its line here."""
+"""Engines by name, and the choice of an engine with its resources (`Execution`).
+
+To add an engine, write a module with a function ``network``, and add a line to ``ENGINES``.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineEntry(Entry["Network"]):
-    """An engine: called with federation, method, ``seed``, ``present`` and ``execution``, it makes a `Network`.
+    """An engine: a function of federation, method, ``seed``, ``present`` and ``execution`` that returns a `Network`.
 
-    ``exact``: its numbers are those of ``inprocess`` to the bit. ``sharded``: several processes (actors) share out the
-    stations. ``cluster`` names the module with ``session``, ``outline`` and ``Pool`` of the machines that it runs on.
+    ``exact`` is True if its numbers equal those of ``inprocess`` to the bit. ``sharded`` is True if several processes
+    (actors) share the stations. ``cluster`` names a module with ``session``, ``outline`` and ``Pool``, if the engine
+    runs on a cluster.
     """
 
     keeps_checkpoints: bool = field(default=False, kw_only=True)
@@ -50,10 +54,18 @@ ENGINES: Registry[EngineEntry] = Registry(
 
 @dataclass(frozen=True)
 class Execution:
-    """Where and with how much a run is carried out: with an exact engine none of it changes a number.
+    """Engine and resources of a run. With an exact engine no choice changes a number.
 
-    ``address`` is a cluster (None: one that is brought up here), ``actors`` how many processes share out the stations
-    (None: one on each node), ``threads`` those of each process (None: all cores).
+    Parameters
+    ----------
+    engine : str
+        Name of the engine.
+    threads : int, optional
+        Threads of each process; by default all cores.
+    address : str, optional
+        Cluster; by default a local cluster is started.
+    actors : int, optional
+        Processes that share the stations; by default a process on each node.
     """
 
     engine: str = "inprocess"
@@ -62,7 +74,7 @@ class Execution:
     actors: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what the engine does not understand."""
+        """Refuse options that the engine does not have."""
         entry = self.entry
         if self.address is not None and not entry.cluster:
             raise ConfigError(f"address is for engines on a cluster, as ray, not for {self.engine}")
@@ -74,20 +86,20 @@ class Execution:
 
     @property
     def entry(self) -> EngineEntry:
-        """What is known of the engine."""
+        """Entry of the engine."""
         return ENGINES[self.engine]
 
     def words(self) -> tuple[str, ...]:
-        """What a command must say of it to get the same numbers: engines may round, or choose no λ2 on the way."""
+        """Return the options that a command needs for the same numbers: some engines round, or cannot choose λ2."""
         same = self.entry.exact and self.entry.keeps_checkpoints
         return () if same else ("--engine", self.engine)
 
     @property
     def in_process(self) -> Execution:
-        """The same in this process."""
+        """Execution in this process, with the same threads."""
         return Execution(threads=self.threads)
 
     @property
     def cluster(self) -> Any:
-        """The module of the cluster that the engine runs on; None for one of this machine alone."""
+        """Module of the engine's cluster; None if the engine runs on this machine alone."""
         return import_module(self.entry.cluster) if self.entry.cluster else None

@@ -1,1 +1,1 @@
-"""Engines whose stations are shared out over processes and machines."""
+"""Engines that distribute the stations over processes and machines."""

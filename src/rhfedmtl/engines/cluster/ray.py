@@ -1,7 +1,7 @@
-"""Engine ``ray``: stations in shards, one actor each, on the machines of a Ray cluster; and sweeps on the same.
+"""Engine ``ray``: stations in shards, each in an actor on a Ray cluster; and a pool for sweeps on the same cluster.
 
-An actor reads its rows where it lives: from the recipe of an outline (`outline`), or from shared memory where the
-federation was given in memory. Between actors and this process go anchors, models, v_b, sums and gain curves alone.
+An actor reads its rows on its own machine: from the recipe of an outline (`outline`), or from shared memory if the
+federation is in memory. Only anchors, models, v_b, sums and gain curves travel between the actors and this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rhfedmtl.data.outline import Outline, Recipe, facts
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.cluster.actors import SAME, ActorPlan, RayActors, check_kind, kind, last_line
 from rhfedmtl.engines.cluster.session import MIB, ClusterNode, nodes, ray_module, session
-from rhfedmtl.engines.cluster.shard import Part, RowSource, Taken
+from rhfedmtl.engines.cluster.shard import Part, RowBatch, RowSource
 from rhfedmtl.engines.cluster.sharded import Sharded, share_out
 from rhfedmtl.engines.network import IntArray
 from rhfedmtl.engines.registry import Execution
@@ -30,62 +30,62 @@ from rhfedmtl.errors import ClusterError, ConfigError, RHFedMTLError
 
 __all__ = ["Pool", "network", "outline", "session"]
 
-KEPT = 256 * MIB
-"""Data up to this size stays with an actor after it took its rows, for terminals that come from elsewhere."""
+KEEP_BYTES = 256 * MIB
+"""An actor keeps data up to this size after it has read its rows, for terminals from other shards."""
 
 
 class FromRecipe:
-    """Rows that are loaded, or made, where they are needed."""
+    """Rows that each machine loads or generates from a recipe."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._kept: Federation | None = None
+        self._federation: Federation | None = None
 
-    def rows(self, first: int, last: int) -> Taken:
-        """Rows first … last − 1; what is mapped from disk is read no further."""
-        whole = self._kept or self._recipe.federation()
-        if whole.X.nbytes <= KEPT or map_of(whole.X) is not None:
-            self._kept = whole
-        span, weight = slice(first, last), whole.sample_weight
-        terminals = slice(*np.searchsorted(whole.terminal_offsets, (first, last)).tolist())
-        return Taken(
-            whole.X[span].copy(),
-            whole.y[span].copy(),
+    def rows(self, first: int, last: int) -> RowBatch:
+        """Return rows first … last − 1; a file that is mapped from disk is read only there."""
+        federation = self._federation or self._recipe.federation()
+        if federation.X.nbytes <= KEEP_BYTES or map_of(federation.X) is not None:
+            self._federation = federation
+        span, weight = slice(first, last), federation.sample_weight
+        terminals = slice(*np.searchsorted(federation.terminal_offsets, (first, last)).tolist())
+        return RowBatch(
+            federation.X[span].copy(),
+            federation.y[span].copy(),
             None if weight is None else weight[span].copy(),
-            whole.sizes[terminals],
+            federation.sizes[terminals],
         )
 
     def __reduce__(self) -> Any:
-        """Only the recipe travels."""
+        """Pickle only the recipe."""
         return FromRecipe, (self._recipe,)
 
 
 class FromStore:
-    """Rows in the shared memory of the cluster, an object for each part; owned by the process that has them all."""
+    """Rows in the shared memory of the cluster, an object for each part; the driver process owns them."""
 
     def __init__(self, objects: list[tuple[int, int, Any]]) -> None:
         self._objects = objects
 
     @classmethod
     def put(cls, ray: Any, federation: Federation, parts: list[Part]) -> FromStore:
-        """Put the rows of each part into shared memory."""
-        whole = Taken(federation.X, federation.y, federation.sample_weight)
-        return cls([(*part.rows, ray.put(whole.cut(*part.rows))) for part in parts])
+        """Copy the rows of each part into shared memory."""
+        rows = RowBatch(federation.X, federation.y, federation.sample_weight)
+        return cls([(*part.rows, ray.put(rows.cut(*part.rows))) for part in parts])
 
-    def rows(self, first: int, last: int) -> Taken:
-        """Rows first … last − 1, as they lie in shared memory."""
+    def rows(self, first: int, last: int) -> RowBatch:
+        """Return rows first … last − 1 in shared memory."""
         start, ref = next((start, ref) for start, stop, ref in self._objects if start <= first and last <= stop)
-        taken: Taken = ray_module().get(ref)
-        return taken.cut(first - start, last - start)
+        batch: RowBatch = ray_module().get(ref)
+        return batch.cut(first - start, last - start)
 
 
 def network(federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution) -> Sharded:
-    """Actors on the cluster that is named, or on a local Ray, with the rows of a federation or an outline."""
-    made_here = not isinstance(federation, Outline)
-    if made_here:
+    """Return a network with actors on a cluster or a local Ray, for the rows of a federation or an outline."""
+    in_memory = not isinstance(federation, Outline)
+    if in_memory:
         method.check(federation)
     with ExitStack() as stack:
-        ray = stack.enter_context(session(execution.address, store=federation.X.nbytes if made_here else 0))
+        ray = stack.enter_context(session(execution.address, store=federation.X.nbytes if in_memory else 0))
         places = places_for(nodes(ray), execution.actors, federation.n_tasks)
         weights = [node.cores / places.count(node) for node in places]
         parts = share_out(federation, weights, present)
@@ -100,11 +100,11 @@ def network(federation: Federation, method: Method, *, seed: int, present: IntAr
         ]
         check_room(plans, places)
         actors = stack.enter_context(closing(RayActors(ray, plans, places)))
-        return Sharded(federation, method, parts, actors, stack.pop_all().close)  # with the Ray that was brought up
+        return Sharded(federation, method, parts, actors, stack.pop_all().close)  # closes a local Ray too
 
 
 def outline(request: Request, seed: int) -> Outline:
-    """The federation that a request asks for, loaded and looked at on the cluster: its training rows stay there."""
+    """Return the outline of the federation of a request; the cluster loads the federation and keeps its rows."""
     if not ray_module().is_initialized():
         raise ConfigError("an outline is made on a cluster: open a session first")
     path = None if request.path is None else str(Path(request.path).expanduser().absolute())
@@ -120,46 +120,46 @@ def outline(request: Request, seed: int) -> Outline:
 
 
 class Pool(Executor):
-    """Calls of functions, spread over the cluster that this process is connected to.
+    """Executor that spreads calls of functions over the connected cluster.
 
-    Each takes one core, and is repeated elsewhere if it is lost with its machine. An error that is raised on purpose
-    comes back as it was raised; a machine with other versions is refused.
+    Each call takes a core, and is repeated on another machine if its machine is lost. An error of this package is
+    raised unchanged. A machine with other versions is refused.
     """
 
     def __init__(self) -> None:
         ray = ray_module()
         self._call = ray.remote(_call).options(num_cpus=1, max_retries=10)
         self._ray_error = ray.exceptions.RayError
-        self._known: set[str] = set()
+        self._checked: set[str] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call ``fn`` somewhere."""
-        made: Future[Any] = Future()
+        """Call ``fn`` on a machine of the cluster."""
+        future: Future[Any] = Future()
 
         def done(answer: Future[Any]) -> None:
             try:
-                made.set_result(self._value(answer))
+                future.set_result(self._value(answer))
             except Exception as error:
-                made.set_exception(error)
+                future.set_exception(error)
 
         self._call.remote(fn, args, kwargs, str(Path.cwd())).future().add_done_callback(done)
-        return made
+        return future
 
     def _value(self, answer: Future[Answer]) -> Any:
         try:
-            found = answer.result()
+            result = answer.result()
         except self._ray_error as error:
             raise ClusterError(f"a call failed on the cluster: {last_line(error)}; {SAME}") from error
-        if found.address not in self._known:
-            check_kind(found.kind, found.address)
-            self._known.add(found.address)
-        if found.error is not None:
-            raise found.error
-        return found.value
+        if result.address not in self._checked:
+            check_kind(result.kind, result.address)
+            self._checked.add(result.address)
+        if result.error is not None:
+            raise result.error
+        return result.value
 
 
 class Answer(NamedTuple):
-    """What a call gives, or an error raised on purpose; and what machine that was."""
+    """Value of a call, or an error of this package; with the versions and the address of the machine."""
 
     value: Any
     error: RHFedMTLError | None
@@ -168,14 +168,14 @@ class Answer(NamedTuple):
 
 
 def _call(fn: Callable[..., Any], args: Any, kwargs: Any, folder: str) -> Answer:
-    """Call in the folder of whoever asks, where there is one of that name: paths of data may start from it."""
-    value, raised, here = None, None, str(ray_module().util.get_node_ip_address())
+    """Call a function in the caller's folder if it exists on this machine: paths of data may be relative to it."""
+    value, raised, address = None, None, str(ray_module().util.get_node_ip_address())
     try:
         with chdir(folder) if Path(folder).is_dir() else nullcontext():
             value = fn(*args, **kwargs)
     except RHFedMTLError as error:
         raised = error
-    return Answer(value, raised, kind(), here)
+    return Answer(value, raised, kind(), address)
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:
@@ -187,19 +187,19 @@ def _sizes(recipe: Recipe) -> IntArray:
 
 
 def places_for(machines: list[ClusterNode], actors: int | None, n_tasks: int) -> list[ClusterNode]:
-    """A machine for each actor: one actor on each, unless another number is wanted; never more than stations."""
+    """Return the machine of each actor: by default an actor on each machine, and at most an actor per station."""
     n = min(len(machines) if actors is None else actors, n_tasks)
     largest_first = sorted(machines, key=lambda node: -node.cores)
     return sorted(largest_first[i % len(machines)] for i in range(n))
 
 
 def bytes_of(federation: Federation, part: Part) -> int:
-    """Memory that a part takes: its rows and what is kept for each row and model, and all rows where all are read."""
+    """Return the memory of a part: its rows, the state of rows and models, and all rows if the actor reads all."""
     first, last = part.rows
     columns = max(1, len(federation.class_names))
-    each = federation.n_features * federation.X.dtype.itemsize + 8 * (4 * columns + 6)
+    row_bytes = federation.n_features * federation.X.dtype.itemsize + 8 * (4 * columns + 6)
     reading = federation.X.nbytes if isinstance(federation, Outline) and not federation.mapped else 0
-    return reading + (last - first) * each + 8 * 4 * len(part.task_names) * columns * federation.n_features
+    return reading + (last - first) * row_bytes + 8 * 4 * len(part.task_names) * columns * federation.n_features
 
 
 def check_room(plans: list[ActorPlan], places: list[ClusterNode]) -> None:
@@ -211,6 +211,6 @@ def check_room(plans: list[ActorPlan], places: list[ClusterNode]) -> None:
         if size > node.memory:
             raise ClusterError(
                 f"the stations meant for node {node.address} take about {size / MIB:,.0f} MiB, and it has "
-                f"{node.memory / MIB:,.0f} MiB for processes: add machines, take fewer rows, or have actors read no "
-                "more than their own (`rhfedmtl data split … --out FOLDER`, then --data saved --path FOLDER)"
+                f"{node.memory / MIB:,.0f} MiB for processes: add machines, take fewer rows, or let actors read "
+                "only their rows (`rhfedmtl data split … --out FOLDER`, then --data saved --path FOLDER)"
             )

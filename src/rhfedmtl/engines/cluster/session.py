@@ -1,4 +1,7 @@
-"""Coming and going of Ray: a cluster that is there, or one that is brought up on this machine and taken down again."""
+"""Connect to a Ray cluster, or start a local Ray and stop it afterwards.
+
+`engines.cluster.ray` and sweeps use it. Nothing here knows stations or rows.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,22 @@ from typing import Any, NamedTuple
 from rhfedmtl.data.threads import cores
 from rhfedmtl.errors import ClusterError, MissingExtraError
 
-LEAST_VERSION = (2, 60)
+OLDEST_VERSION = (2, 60)
 MIB = 1 << 20
 STORE = 256 * MIB
-"""Shared memory of a local Ray, besides what is asked for: duals and messages, not data."""
+"""Shared memory of a local Ray for duals and messages, in addition to the data."""
 STARTS = 3
 KNOCK_SECONDS = 10.0
 TRIES = "RAY_gcs_server_port_wait_time_s"
 QUIET = {"logging_level": logging.ERROR, "log_to_driver": False}
 SHARE_OF_MEMORY = 0.3
-"""Of the memory of this machine, shared memory takes this much at the most."""
+"""Largest share of this machine's memory for shared memory."""
 
-_SHORT = "should it be about files, set TMPDIR to a folder with a short path that can be written to"
+_SHORT = "if the reason is a file, set TMPDIR to a writable folder with a short path"
 
 
 class ClusterNode(NamedTuple):
-    """A machine of the cluster: who it is, its cores, and bytes that processes may take there."""
+    """A machine of the cluster, with its cores and the memory that processes may use."""
 
     id: str
     address: str
@@ -42,7 +45,7 @@ class ClusterNode(NamedTuple):
 
 
 def ray_module(*, local: bool = False) -> Any:
-    """Ray itself, imported when it is needed and without telemetry."""
+    """Import and return Ray, without telemetry."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if local and "ray" not in sys.modules:
         keep_to_this_machine()
@@ -50,18 +53,18 @@ def ray_module(*, local: bool = False) -> Any:
         import ray
     except ImportError:
         raise MissingExtraError("engine 'ray' needs Ray: pip install 'rhfedmtl[ray]'") from None
-    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < LEAST_VERSION:
-        least = ".".join(map(str, LEAST_VERSION))
-        raise ClusterError(f"Ray {ray.__version__} is too old: pip install -U 'ray>={least}', here and on the cluster")
+    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < OLDEST_VERSION:
+        needed = ".".join(map(str, OLDEST_VERSION))
+        raise ClusterError(f"Ray {ray.__version__} is too old: pip install -U 'ray>={needed}', here and on the cluster")
     return ray
 
 
 @contextmanager
 def session(address: str | None = None, *, store: int = 0) -> Iterator[Any]:
-    """Ray, connected: to the cluster at ``address``, or without one to a local Ray that ends with this context.
+    """Yield Ray, connected to the cluster at ``address``, or to a local Ray that ends with this context.
 
-    ``store`` is how many bytes of shared memory a local Ray needs for data. Where this process is connected already,
-    that connection is used and left as it is.
+    ``store`` is the shared memory in bytes that a local Ray needs for data. An existing connection of this process is
+    used and not closed.
     """
     ray = ray_module(local=address is None)
     if ray.is_initialized():
@@ -78,7 +81,7 @@ def session(address: str | None = None, *, store: int = 0) -> Iterator[Any]:
 
 
 def nodes(ray: Any) -> list[ClusterNode]:
-    """Machines of the cluster that can work, in a fixed order."""
+    """Return the machines of the cluster that can work, in a fixed order."""
     alive = [
         ClusterNode(
             n["NodeID"], n["NodeManagerAddress"], n["Resources"].get("CPU", 0.0), n["Resources"].get("memory", 0.0)
@@ -89,17 +92,11 @@ def nodes(ray: Any) -> list[ClusterNode]:
     return sorted(node for node in alive if node.cores > 0) or sorted(alive)
 
 
-def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """Where the sockets and logs of a local Ray go, as long as it lives: names of sockets must be short."""
-    short = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else None
-    return tempfile.TemporaryDirectory(prefix="rhfedmtl-", dir=short, ignore_cleanup_errors=True)
-
-
 def keep_to_this_machine() -> None:
-    """What a Ray for this machine alone has to know before it is imported."""
-    # Ray turns 127.0.0.1 into the machine's own address, and listens there, unless told that there are no others.
+    """Set the environment of a Ray for this machine alone; call it before Ray is imported."""
+    # Otherwise Ray replaces 127.0.0.1 by the machine's public address, and listens there.
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    # Without a token it writes one into the home folder, for all to read, and later clusters ask for that one.
+    # Without a token Ray writes a readable token into the home folder, and later clusters require that token.
     names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     if not any(name in os.environ for name in names) and not Path("~/.ray/auth_token").expanduser().exists():
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -107,17 +104,17 @@ def keep_to_this_machine() -> None:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Hold Ctrl-C back: a Ray that it meets while starting leaves processes behind for a minute."""
+    """Delay Ctrl-C: interrupted at its start, Ray leaves processes behind for a minute."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if interrupts:
         raise KeyboardInterrupt
 
 
@@ -129,13 +126,17 @@ def _start(ray: Any, store: int, stack: ExitStack) -> None:
             f"{available / MIB:,.0f} MiB here: write them with `rhfedmtl data split … --out FOLDER` and train with "
             "--data saved --path FOLDER, or use a cluster with --address"
         )
-    # Ray's processes step back behind all others (niceness 15) unless told: here they are the work itself.
+    # By default Ray's processes run at a low priority (niceness 15), but here they do the work.
     os.environ.setdefault("RAY_worker_niceness", "0")
     place = {"num_cpus": cores(), "object_store_memory": store + STORE}
-    for left in reversed(range(STARTS)):
+    # Names of sockets must be short.
+    short = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else None
+    for remaining in reversed(range(STARTS)):
         try:
             with ExitStack() as started:
-                folder = started.enter_context(_temporary_folder())
+                folder = started.enter_context(
+                    tempfile.TemporaryDirectory(prefix="rhfedmtl-", dir=short, ignore_cleanup_errors=True)
+                )
                 started.callback(ray.shutdown)
                 ray.init("local", include_dashboard=False, _temp_dir=folder, **place, **QUIET)
                 stack.push(started.pop_all())
@@ -145,9 +146,9 @@ def _start(ray: Any, store: int, stack: ExitStack) -> None:
         except (RuntimeError, ValueError) as error:
             raise ClusterError(f"cannot bring up Ray on this machine: {_first_line(error)}") from error
         except Exception as error:
-            # A Ray that is not up within half a minute says so with a plain Exception: on a busy machine a second
-            # start finds what the first one has read from the disk.
-            if not left:
+            # If Ray does not start within half a minute, it raises a plain Exception. On a busy machine the next start
+            # is faster, because its files are in the cache.
+            if not remaining:
                 raise ClusterError(
                     f"cannot bring up Ray on this machine, tried {STARTS} times: {_first_line(error)}; is it very busy?"
                 ) from error
@@ -157,9 +158,9 @@ def _connect(ray: Any, address: str) -> None:
     from ray.exceptions import AuthenticationError
 
     if address != "auto":
-        _knock(address)
+        _refuse_silent(address)
     try:
-        with _tries_once():
+        with _without_retries():
             ray.init(address, **QUIET)
     except AuthenticationError as error:
         raise ClusterError(_asks_for_token(address)) from error
@@ -177,8 +178,8 @@ def _connect(ray: Any, address: str) -> None:
 
 
 @contextmanager
-def _tries_once() -> Iterator[None]:
-    """Where somebody listens who is no Ray, or does not answer, Ray would try for a quarter of an hour."""
+def _without_retries() -> Iterator[None]:
+    """Let Ray try once: if another program listens there, or nothing answers, Ray would retry for 15 minutes."""
     before = os.environ.get(TRIES)
     os.environ[TRIES] = before or "1"
     try:
@@ -188,8 +189,8 @@ def _tries_once() -> Iterator[None]:
             del os.environ[TRIES]
 
 
-def _knock(address: str) -> None:
-    """Refuse an address at which nobody listens: Ray itself would try for minutes."""
+def _refuse_silent(address: str) -> None:
+    """Refuse an address without a listener: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         raise ClusterError(f"--address is auto, or HOST:PORT of a Ray head (often port 6379), got {address!r}")
@@ -214,7 +215,7 @@ def _not_there(address: str, why: str) -> str:
 
 
 def memory() -> float:
-    """Bytes of memory that this machine has."""
+    """Return the memory of this machine in bytes."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):

@@ -1,10 +1,10 @@
-"""Some stations of a federation with the terminals that are under them now: what one process of a cluster holds.
+"""A shard: consecutive stations of a federation with their current terminals, in a process of a cluster.
 
-Stations that lie one after the other form a shard. Inside, all is batched as in `InProcess`, over the shard's own rows
-with the ids that the terminals have in the whole: so the numbers are those of one process that holds everything.
+A shard runs its stations with `InProcess` on its own rows. Terminals have the same ids as in the whole federation, so
+the numbers are those of a single process with all stations. `engines.cluster.sharded` calls the methods of a shard.
 
-Stations are counted from the shard's first. Rows never travel between shards: a terminal that moves to another shard
-takes its duals along, and its rows are read where it arrives.
+Stations are numbered from the shard's first. Rows never travel between shards: a terminal that moves to another shard
+takes its dual variables along, and the new shard reads the rows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from rhfedmtl.maths.runs import Tally
 from rhfedmtl.roles.messages import Anchor
 
 
-class Taken(NamedTuple):
-    """Training rows as they are before scaling, their labels, and their weights if they have any.
+class RowBatch(NamedTuple):
+    """Training rows before scaling, with labels, and weights if there are any.
 
-    Rows that can be written to belong to whoever asked. ``sizes`` is how many of them each terminal has; None
-    where whoever asks knows.
+    The caller may overwrite writable rows. ``sizes`` are the rows of each terminal, if the caller does not know them.
     """
 
     X: npt.NDArray[Any]
@@ -38,24 +37,24 @@ class Taken(NamedTuple):
     weight: npt.NDArray[Any] | None
     sizes: IntArray | None = None
 
-    def cut(self, first: int, last: int) -> Taken:
-        """Rows first … last − 1 of these, where they lie."""
+    def cut(self, first: int, last: int) -> RowBatch:
+        """Return rows first … last − 1, without a copy."""
         weight = None if self.weight is None else self.weight[first:last]
-        return Taken(self.X[first:last], self.y[first:last], weight)
+        return RowBatch(self.X[first:last], self.y[first:last], weight)
 
 
 class RowSource(Protocol):
-    """Where training rows come from, on any machine."""
+    """Source of training rows, usable on any machine."""
 
-    def rows(self, first: int, last: int) -> Taken:
-        """Rows first … last − 1 of the federation."""
+    def rows(self, first: int, last: int) -> RowBatch:
+        """Return rows first … last − 1 of the federation."""
 
 
 class Part(NamedTuple):
-    """Stations that lie one after the other in a federation, with their terminals and rows; offsets start at 0.
+    """Consecutive stations of a federation, with their terminals and rows; offsets start at 0.
 
-    ``rows`` are the first row and the one behind the last. ``sizes`` is how many rows each terminal has, None where
-    the source has to say; ``present`` how many of them are there at the start, None for all.
+    ``rows`` are the start and end of the rows. ``sizes`` are the rows of each terminal, if the source does not give
+    them. ``present`` are the rows of each terminal that are present at the start, if not all are.
     """
 
     station: int
@@ -70,7 +69,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, federation: Federation, first: int, last: int, present: IntArray) -> Part:
-        """Stations first … last − 1."""
+        """Return the part with stations first … last − 1."""
         terminals = slice(int(federation.task_offsets[first]), int(federation.task_offsets[last]))
         start, end = federation.terminal_offsets[[terminals.start, terminals.stop]].tolist()
         sizes: Any = federation.sizes
@@ -86,24 +85,24 @@ class Part(NamedTuple):
             federation.feature_names,
         )
 
-    def federation(self, taken: Taken) -> Federation:
-        """The part as a federation of its own, without test rows."""
-        sizes = taken.sizes if self.sizes is None else self.sizes
+    def federation(self, batch: RowBatch) -> Federation:
+        """Return the part as a federation without test rows."""
+        sizes = batch.sizes if self.sizes is None else self.sizes
         assert sizes is not None
         return Federation.untested(
-            taken.X,
-            taken.y,
+            batch.X,
+            batch.y,
             offsets(sizes),
             self.task_offsets,
             task_names=self.task_names,
             class_names=self.class_names,
             feature_names=self.feature_names,
-            sample_weight=taken.weight,
+            sample_weight=batch.weight,
         )
 
 
 class Visitor(NamedTuple):
-    """A terminal from another shard: its id, where its rows lie, and how they are scaled and centred at home."""
+    """Terminal from another shard: its id, the place of its rows, and the scaling and level of its first station."""
 
     terminal: int
     first: int
@@ -113,7 +112,7 @@ class Visitor(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """Reports of a shard: as of which round, and v_b, samples and membership count of every station."""
+    """Reports of a shard: the last round, and v_b, samples and membership count of every station."""
 
     round: int
     v: Float64Array
@@ -122,63 +121,63 @@ class Reported(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All of a shard but its rows: who is known here and who is here now, and the state by these terminals."""
+    """All of a shard except its rows: its visitors, the terminals that are present, and the state of all of them."""
 
     scalers: list[Scaler] | None
     levels: Float64Array | None
     visitors: list[Visitor]
-    here: BoolArray
+    present: BoolArray
     state: State
 
 
 class Shard:
-    """The stations of a part, and whoever is under them; terminals go by the ids that they have in the whole."""
+    """Stations of a part, with their current terminals; terminals have their ids of the whole federation."""
 
     def __init__(
         self, part: Part, source: RowSource, method: Method, *, seed: int = 0, threads: int | None = None
     ) -> None:
         self._part, self._source, self._method = part, source, method
         self._seed, self._threads = seed, threads
-        taken = source.rows(*part.rows)
-        self._federation = part.federation(taken)
-        self._own = taken.X if taken.X.flags.writeable else None
+        batch = source.rows(*part.rows)
+        self._federation = part.federation(batch)
+        self._writable = batch.X if batch.X.flags.writeable else None
         self._ids = part.terminal + np.arange(self._federation.n_terminals)
-        self._here = np.ones(len(self._ids), dtype=bool)
+        self._present = np.ones(len(self._ids), dtype=bool)
         self._scalers: list[Scaler] | None = None
         self._levels: Float64Array | None = None
         self._visitors: list[Visitor] = []
-        self._network = self._batched(part.present)
+        self._network = self._new_network(part.present)
 
     def moments(self) -> list[Moments]:
-        """Moments of the training rows of every station."""
+        """Return the moments of the training rows of every station."""
         return self._network.moments()
 
     def labels(self) -> Float64Array:
-        """Label sums of every station."""
+        """Return the label sums of every station."""
         return self._network.labels()
 
     def centre(self, levels: Float64Array) -> None:
-        """Subtract its station's level from every label. Told again, it changes nothing."""
+        """Subtract its station's level from every label. A repeated call changes nothing."""
         if self._levels is None:
             self._levels = levels
             self._federation = replace(self._federation, y=self._federation.y - levels[self._federation.row_task])
-            self._network = self._batched(self._part.present)
+            self._network = self._new_network(self._part.present)
 
     def scale(self, scalers: list[Scaler]) -> None:
-        """Scale the rows of each station by its scaler. Told again, it changes nothing."""
+        """Scale the rows of each station by its scaler. A repeated call changes nothing."""
         if self._scalers is not None:
             return
         self._scalers = scalers
-        # Own rows are scaled where they lie; others are in shared memory, whose small pages make rows slow to reach.
-        X, scaled = self._federation.X, self._own
+        # Writable rows are scaled in place. Others are in shared memory, where small pages make access slow.
+        X, scaled = self._federation.X, self._writable
         if scaled is None:
             scaled = np.empty_like(X)
         bounds = self._federation.terminal_offsets[self._federation.task_offsets]
         for scaler, a, b in zip(scalers, bounds[:-1], bounds[1:], strict=True):
             scaler.transform(X[a:b], out=scaled[a:b])
-        self._own = None
+        self._writable = None
         self._federation = replace(self._federation, X=scaled)
-        self._network = self._batched(self._part.present)
+        self._network = self._new_network(self._part.present)
 
     def assign(self, anchors: list[Anchor]) -> None:
         """Take the anchors of all stations."""
@@ -187,9 +186,9 @@ class Shard:
     def round(
         self, number: int, steps: IntArray, by_station: bool, arrives: BoolArray | None, report: bool = False
     ) -> tuple[Outcome, Reported | None]:
-        """One BS iteration; steps by station, or by the terminals that are here in the order of their ids.
+        """Run one BS iteration; steps are per station, or per present terminal in the order of ids.
 
-        ``report`` asks for the reports at the same time.
+        With ``report``, return the reports too.
         """
         station = self._network.station
         ordered = np.where(station >= 0, steps[np.maximum(station, 0)], 0) if by_station else self._spread(steps)
@@ -197,26 +196,26 @@ class Shard:
         return outcome, self.reports() if report else None
 
     def reports(self) -> Reported:
-        """What the stations tell the cloud."""
-        known = self._network.reports(0)
-        counts = np.array([(report.n_samples, report.membership) for report in known])
-        return Reported(known[0].round, np.array([report.v for report in known]), counts[:, 0], counts[:, 1])
+        """Return the reports of all stations."""
+        reports = self._network.reports(0)
+        counts = np.array([(report.n_samples, report.membership) for report in reports])
+        return Reported(reports[0].round, np.array([report.v for report in reports]), counts[:, 0], counts[:, 1])
 
     def models(self) -> Float64Array:
-        """What orders start from, of every station."""
+        """Return the models of the orders, of every station."""
         return self._network.models
 
     def sums(self, points: Points) -> list[tuple[Float64Array | None, ...]]:
-        """Of every station, losses at each of the points, dual sums, gradient, and what is told of residuals."""
-        known = (sums for sums in self._network.sums(points) if sums is not None)
-        return [(sums.losses, sums.dual, sums.gradient, sums.residual) for sums in known]
+        """Return losses at each of the points, dual sums, gradient and residual sums of every station."""
+        complete = (sums for sums in self._network.sums(points) if sums is not None)
+        return [(sums.losses, sums.dual, sums.gradient, sums.residual) for sums in complete]
 
     def station_shares(self) -> Float64Array:
-        """Σ_t X_tᵀα_t of every station."""
+        """Return Σ_t X_tᵀα_t of every station."""
         return self._network.station_shares()
 
     def move(self, terminal: int, station: int) -> None:
-        """Move a terminal that is here to a station of the shard, or out of the network (−1)."""
+        """Move a present terminal to a station of the shard, or under no station (−1)."""
         self._network.move(self._place(terminal), station)
 
     def grow(self, terminal: int, n_rows: int) -> None:
@@ -224,81 +223,88 @@ class Shard:
         self._network.grow(self._place(terminal), n_rows)
 
     def release(self, terminal: int) -> tuple[int, Float64Array]:
-        """Let a terminal go to another shard: its samples and its duals; its rows stay, in case it comes back."""
+        """Release a terminal to another shard, and return its samples and dual variables; its rows stay."""
         place = self._place(terminal)
         self._network.move(place, -1)
-        self._here[place] = False
+        self._present[place] = False
         return int(self._network.sizes[place]), self._network.alpha[self._span(place)].copy()
 
     def admit(self, visitor: Visitor, station: int, size: int, alpha: Float64Array) -> None:
-        """Take in a terminal from another shard, with its duals, under a station."""
+        """Take in a terminal from another shard under a station, with its dual variables."""
         state = self._network.state()
         if visitor.terminal not in self._ids:
-            state = self._lengthened(state, visitor)
+            rows, duals, residual = visitor.last - visitor.first, np.asarray(state.alpha), state.residual
+            assert state.sizes is not None
+            state = state._replace(
+                station=np.append(state.station, -1),
+                sizes=np.append(state.sizes, rows),
+                alpha=np.concatenate([duals, np.zeros((rows, duals.shape[1]))]),
+                residual=None if residual is None else np.concatenate([residual, np.zeros((1, *residual.shape[1:]))]),
+            )
             self._visitors.append(visitor)
-            self._seat([visitor])
+            self._append_rows([visitor])
         place = int(np.flatnonzero(self._ids == visitor.terminal)[0])
         assert state.sizes is not None
         state.alpha[self._span(place)] = alpha  # type: ignore[index]
         state.sizes[place] = size
-        self._here[place] = True
+        self._present[place] = True
         self._network.resume(state)
         self._network.move(place, station)
 
     def head(self) -> State:
-        """The state of the stations alone."""
+        """Return the state of the stations, without dual variables."""
         return self._network.state()._replace(alpha=np.empty((0, 0)))
 
     def duals(self) -> tuple[IntArray, Float64Array]:
-        """Who is here, and the duals of all of their rows, one after the other."""
-        places = np.flatnonzero(self._here)
+        """Return the ids of present terminals, and the dual variables of their rows."""
+        places = np.flatnonzero(self._present)
         alpha = self._network.alpha
         return self._ids[places], np.concatenate([alpha[:0], *(alpha[self._span(place)] for place in places.tolist())])
 
     def residuals(self) -> tuple[IntArray, Float64Array]:
-        """Who is here, and what the channel keeps back of the updates of each."""
-        kept = self._network.state().residual
-        assert kept is not None, "a channel that rounds keeps something back"
-        return self._ids[self._here], kept[self._here]
+        """Return the ids of present terminals, and their residuals."""
+        residual = self._network.state().residual
+        assert residual is not None, "a channel that rounds has residuals"
+        return self._ids[self._present], residual[self._present]
 
     def snapshot(self) -> Snapshot:
-        """All that a new shard of the same part needs to be this one."""
-        return Snapshot(self._scalers, self._levels, list(self._visitors), self._here.copy(), self._network.state())
+        """Return the snapshot from which a new shard of the same part can continue."""
+        return Snapshot(self._scalers, self._levels, list(self._visitors), self._present.copy(), self._network.state())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become the shard of which this is a snapshot; for a new shard."""
+        """Continue from a snapshot; for a new shard of the same part."""
         if snapshot.levels is not None:
             self.centre(snapshot.levels)
         if snapshot.scalers is not None:
             self.scale(snapshot.scalers)
         self._visitors = list(snapshot.visitors)
         if self._visitors:
-            self._seat(self._visitors)
-        self._here = snapshot.here.copy()
+            self._append_rows(self._visitors)
+        self._present = snapshot.present.copy()
         self._network.resume(snapshot.state)
 
-    def _seat(self, visitors: list[Visitor]) -> None:
-        """Put the rows of visitors behind the others, as rows of terminals that are under no station yet."""
+    def _append_rows(self, visitors: list[Visitor]) -> None:
+        """Append the rows of visitors, as terminals under no station."""
         old = self._federation
-        taken = [self._source.rows(visitor.first, visitor.last) for visitor in visitors]
-        pairs = list(zip(visitors, taken, strict=True))
-        X = [v.scaler.transform(np.ascontiguousarray(t.X)) for v, t in pairs]
+        batches = [self._source.rows(visitor.first, visitor.last) for visitor in visitors]
+        pairs = list(zip(visitors, batches, strict=True))
+        X = [v.scaler.transform(np.ascontiguousarray(batch.X)) for v, batch in pairs]
         weight = old.sample_weight
-        sizes = [len(t.X) for t in taken]
+        sizes = [len(batch.X) for batch in batches]
         self._federation = replace(
             old,
             X=np.concatenate([old.X, *X]),
-            y=np.concatenate([old.y, *(t.y if v.level is None else t.y - v.level for v, t in pairs)]),
-            sample_weight=None if weight is None else np.concatenate([weight, *(t.weight for t in taken)]),
+            y=np.concatenate([old.y, *(batch.y if v.level is None else batch.y - v.level for v, batch in pairs)]),
+            sample_weight=None if weight is None else np.concatenate([weight, *(batch.weight for batch in batches)]),
             terminal_offsets=np.append(old.terminal_offsets, old.terminal_offsets[-1] + np.cumsum(sizes)),
             task_offsets=np.append(old.task_offsets[:-1], old.task_offsets[-1] + len(visitors)),
         )
         self._ids = np.append(self._ids, [visitor.terminal for visitor in visitors])
-        self._here = np.append(self._here, np.zeros(len(visitors), dtype=bool))
-        self._network = self._batched()
+        self._present = np.append(self._present, np.zeros(len(visitors), dtype=bool))
+        self._network = self._new_network()
 
-    def _batched(self, present: IntArray | None = None) -> InProcess:
-        """The rows as they are now, at the start."""
+    def _new_network(self, present: IntArray | None = None) -> InProcess:
+        """Return a new network for the current rows, with dual variables at zero."""
         return InProcess(
             self._federation,
             self._method,
@@ -310,31 +316,18 @@ class Shard:
             constant=self._scalers[0].constant(self._federation.n_features) if self._scalers else 1.0,
         )
 
-    @staticmethod
-    def _lengthened(state: State, visitor: Visitor) -> State:
-        """The state with room for a terminal that is under no station."""
-        rows = visitor.last - visitor.first
-        alpha, kept = np.asarray(state.alpha), state.residual
-        assert state.sizes is not None
-        return state._replace(
-            station=np.append(state.station, -1),
-            sizes=np.append(state.sizes, rows),
-            alpha=np.concatenate([alpha, np.zeros((rows, alpha.shape[1]))]),
-            residual=None if kept is None else np.concatenate([kept, np.zeros((1, *kept.shape[1:]))]),
-        )
-
     def _place(self, terminal: int) -> int:
-        found = np.flatnonzero((self._ids == terminal) & self._here)
-        if not len(found):
+        places = np.flatnonzero((self._ids == terminal) & self._present)
+        if not len(places):
             raise ProtocolError(f"terminal {terminal} is not in the shard of stations from {self._part.station}")
-        return int(found[0])
+        return int(places[0])
 
     def _span(self, place: int) -> slice:
         return slice(*self._federation.terminal_offsets[place : place + 2].tolist())
 
     def _spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Values of those who are here, given in the order of ids, at the places of all."""
+        """Return the values of present terminals, given in the order of ids, at the places of all terminals."""
         spread = np.zeros(len(self._ids), dtype=values.dtype)
-        places = np.flatnonzero(self._here)
+        places = np.flatnonzero(self._present)
         spread[places[np.argsort(self._ids[places])]] = values
         return spread
