@@ -42,7 +42,7 @@ class Cohort(NamedTuple):
 
 
 class BatchedTerminals:
-    """All terminals of some stations, with their rows, dual variables and residuals.
+    """Terminals of some stations, with their rows, dual variables and residuals.
 
     Parameters
     ----------

@@ -121,7 +121,7 @@ class Reported(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All of a shard except its rows: its visitors, the terminals that are present, and the state of all of them."""
+    """State of a shard without its rows: its visitors, its present terminals, and the state of its network."""
 
     scalers: list[Scaler] | None
     levels: Float64Array | None

@@ -1,1 +1,1 @@
-"""The engine whose rows and duals stay on a graphics card."""
+"""The engine that keeps rows and dual variables on a graphics card."""

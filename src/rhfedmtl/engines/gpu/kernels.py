@@ -1,8 +1,9 @@
-"""Kernels of the GPU engine, in Triton: draws, coordinate steps, line profiles, sums.
+"""Kernels of the engine ``gpu``, in Triton: draws, coordinate steps, line profiles, sums.
 
-One program runs a block of terminals, one after the other, for one column of labels; local model and XᵀΔα stay in its
-registers. Rows lie padded with zeros; the first ``FILLED`` numbers are read, in two parts of a power of two each. While
-a row is worked on, the next ones are on their way to shared memory. Random numbers are those of `maths.kernels.rounds`.
+`engines.gpu.terminals` launches them. A program runs a block of terminals in sequence, for a column of labels. The
+local model and XᵀΔα stay in its registers. Rows are padded with zeros; a kernel reads the first ``FILLED`` numbers, in
+two parts with a power of two each. While a program works on a row, the next rows are loaded into shared memory. Random
+numbers equal those of `maths.kernels.rounds`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 _MIX_2 = tl.constexpr(0x94D049BB133111EB)
 _POINTS = tl.constexpr(32)
-"""Numbers of a gain curve, or changes of a terminal, at most: one to a lane."""
+"""Largest number of points of a gain curve, or of stored changes of a terminal: a number per lane."""
 _INFINITY = tl.constexpr(float("inf"))
 
 
@@ -44,10 +45,10 @@ def draw_rows(
     SMALL: tl.constexpr,
     N: tl.constexpr,
 ):
-    """Write the rows that terminals first … last − 1 of ``terminals`` visit; each lane shuffles one terminal's deck.
+    """Write the rows that terminals first … last − 1 of ``terminals`` visit; each lane shuffles a terminal's deck.
 
-    ``offsets`` says where the visits of each begin. ``deck`` numbers the rows of every terminal from 0, and does so
-    again afterwards; decks of up to 16 rows (``SMALL``) are 16 digits of one number instead.
+    ``offsets`` are the starts of each terminal's visits. ``deck`` numbers the rows of every terminal from 0, and is
+    restored at the end. A deck of up to 16 rows (``SMALL``) is stored as 16 digits of a number instead.
     """
     place = first + tl.program_id(0) * N + tl.arange(0, N)
     there = place < last
@@ -59,8 +60,8 @@ def draw_rows(
     key = _mix(tl.load(base).to(tl.uint64, bitcast=True) + tl.load(ids + t).to(tl.uint64) * _GOLDEN)
     out = visits + (offset - first_visit)
     cards = tl.zeros([N], tl.uint64) + 0xFEDCBA9876543210
-    most = tl.max(H, axis=0)
-    for h in range(0, most):
+    longest = tl.max(H, axis=0)
+    for h in range(0, longest):
         active = h < H
         key += _GOLDEN
         number = _mix(key) >> 32
@@ -68,34 +69,34 @@ def draw_rows(
             row = ((number * n.to(tl.uint64)) >> 32).to(tl.int64)
         else:
             spot = h % tl.maximum(n, 1)
-            other = spot + ((number * (n - spot).to(tl.uint64)) >> 32).to(tl.int64)
+            partner = spot + ((number * (n - spot).to(tl.uint64)) >> 32).to(tl.int64)
             if SMALL:
-                to = (4 * other).to(tl.uint64)
+                to = (4 * partner).to(tl.uint64)
                 back = (4 * spot).to(tl.uint64)
                 row = ((cards >> to) & 15).to(tl.int64)
                 change = ((cards >> to) ^ (cards >> back)) & 15
                 cards = cards ^ (change << to) ^ (change << back)
             else:
-                row = tl.load(deck + start + other, mask=active).to(tl.int64)
+                row = tl.load(deck + start + partner, mask=active).to(tl.int64)
                 card = tl.load(deck + start + spot, mask=active)
                 tl.store(deck + start + spot, row.to(tl.int32), mask=active)
-                tl.store(deck + start + other, card, mask=active)
+                tl.store(deck + start + partner, card, mask=active)
         tl.store(out + h, (start + row).to(tl.int32), mask=active)
     if not (UNIFORM or SMALL):
-        seen = tl.minimum(H, n)
-        most = tl.max(seen, axis=0)
-        if tl.max(n - seen, axis=0) > 0:  # cards that were not dealt may lie elsewhere, where dealt ones had been
-            for h in range(0, most):
-                active = h < seen
+        dealt = tl.minimum(H, n)
+        longest = tl.max(dealt, axis=0)
+        if tl.max(n - dealt, axis=0) > 0:  # cards that were not dealt may lie at places of dealt cards
+            for h in range(0, longest):
+                active = h < dealt
                 card = tl.load(deck + start + h, mask=active, other=0)
-                tl.store(deck + start + card, card, mask=active & (card >= seen))
-        for h in range(0, most):
-            tl.store(deck + start + h, tl.zeros([N], tl.int32) + h, mask=h < seen)
+                tl.store(deck + start + card, card, mask=active & (card >= dealt))
+        for h in range(0, longest):
+            tl.store(deck + start + h, tl.zeros([N], tl.int32) + h, mask=h < dealt)
 
 
 @triton.jit
 def _take(was, alpha, label, s, q, gamma, LOSS: tl.constexpr, WEIGHTED: tl.constexpr):
-    """What a step starts from, of the row whose turn it is."""
+    """Return the inputs of a step on a row."""
     a = alpha + was
     if WEIGHTED:
         a = a / tl.where(s > 0.0, s, 1.0)
@@ -105,7 +106,7 @@ def _take(was, alpha, label, s, q, gamma, LOSS: tl.constexpr, WEIGHTED: tl.const
 
 @triton.jit
 def _store_changes(pending, visits, begin, stop, changes, columns, c):
-    """Store the changes of one terminal, those of its visits begin … stop − 1."""
+    """Store the changes of a terminal from its visits begin … stop − 1."""
     turn = tl.arange(0, _POINTS)
     there = turn < stop - begin
     rows = tl.load(visits + begin + turn, mask=there, other=0).to(tl.int64)
@@ -146,11 +147,12 @@ def ascend(
     THREADS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Coordinate steps of one block of terminals in one column: changes ``pending``; XᵀΔα and gain curve of the block.
+    """Take the coordinate steps of a block of terminals in a column; write ``pending``, XᵀΔα and the gain curve.
 
-    ``visits`` are the rows in the order of their turn, those of a terminal from its place in ``offsets`` on. ``alpha``
-    and ``pending`` are by row and column, ``models`` by station, column and (padded) feature. Nothing is pending at
-    first. Where no terminal visits a row more than ``ONCE``, and 32 at most, its changes are stored together.
+    ``visits`` are the rows in the order of the visits; the visits of a terminal start at its ``offsets``. ``alpha`` and
+    ``pending`` are by row and column, ``models`` by station, column and (padded) feature. Nothing is pending at the
+    start. With ``ONCE`` no terminal visits a row twice, or makes more than 32 visits, and its changes are stored
+    together at the end.
     """
     block = first_block + tl.program_id(0)
     c = tl.program_id(1)
@@ -166,7 +168,7 @@ def ascend(
     point = tl.arange(0, _POINTS)
     limit = tl.where(point < CURVE - 1, 1 << tl.minimum(point, CURVE), 0x7FFFFFFF)
     curve = tl.zeros([_POINTS], tl.float64)
-    everyone = tl.arange(0, THREADS) * 0
+    all_threads = tl.arange(0, THREADS) * 0
 
     place = tl.load(blocks + block)
     begin = tl.load(offsets + place) - first_visit
@@ -178,8 +180,8 @@ def ascend(
     gain = per_scale * 0.0
     own_curve = tl.zeros([_POINTS], tl.float64)
     mine = tl.zeros([_POINTS], tl.float64)
-    # What a step needs besides its row is read a step before. It stands below an ``if`` so that Triton does not read it
-    # even earlier, as it does with rows: a dual variable may change until then.
+    # The other inputs of a step are loaded a step ahead. The loads are below an ``if``, because Triton would otherwise
+    # move them further ahead, like the loads of rows, and a dual variable may still change until then.
     next_i = tl.load(visits + begin, mask=begin < end, other=0).to(tl.int64)
     next_was = per_scale * 0.0
     next_a = tl.load(alpha + next_i * columns + c)
@@ -238,13 +240,13 @@ def ascend(
             total_own += change
         if ONCE:
             mine = tl.where(point == f - begin, change, mine)
-            found = next_was
+            current = next_was
         else:
-            # Every thread stores the number, and so finds it when it comes back to the row. The next row may be the
-            # same one, and what was read of it is out of date then.
-            tl.store(pending + i * columns + c + everyone, was + change)
-            found = tl.where(next_i == i, was + change, next_was)
-        was, a, label, s, q, slope_rate = _take(found, next_a, next_label, next_s, next_q, parameter, LOSS, WEIGHTED)
+            # Every thread stores the number, so each thread reads it at the next visit of the row. If the next row is
+            # the same row, its loaded value is out of date.
+            tl.store(pending + i * columns + c + all_threads, was + change)
+            current = tl.where(next_i == i, was + change, next_was)
+        was, a, label, s, q, slope_rate = _take(current, next_a, next_label, next_s, next_q, parameter, LOSS, WEIGHTED)
     curve += own_curve
     if ONCE:
         _store_changes(pending, visits, begin, end, mine, columns, c)
@@ -278,7 +280,7 @@ def follow_profile(
     FACTORS: tl.constexpr,
     N: tl.constexpr,
 ):
-    """Profile of a block's dual sum along Δα, for the line search: (linear, quadratic, room), or values at factors."""
+    """Write the profile of a block's dual sum along Δα: linear, quadratic and room, or the values at ``factors``."""
     block = tl.program_id(0)
     c = tl.program_id(1)
     row = tl.arange(0, N)
@@ -321,7 +323,7 @@ def follow_profile(
 
 @triton.jit
 def settle(alpha, pending, factor, row_terminal, n, columns, N: tl.constexpr):
-    """α += factor Δα; nothing is pending afterwards."""
+    """Set α += factor Δα; nothing is pending afterwards."""
     place = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
     there = place < n
     change = tl.load(pending + place, mask=there, other=0.0)
@@ -356,7 +358,7 @@ def add_up(
     N: tl.constexpr,
     D: tl.constexpr,
 ):
-    """Losses of a block under one model (the first of the grid), one column of it; with model 0 also the dual terms."""
+    """Write the losses of a block under a model in a column; with model 0 also the dual terms."""
     m = tl.program_id(0)
     block = tl.program_id(1)
     c = tl.program_id(2)
@@ -398,7 +400,7 @@ def add_up(
 
 @triton.jit
 def add_blocks(parts, starts, sums, width, N: tl.constexpr, D: tl.constexpr):
-    """Sum of each station's blocks, N at a time."""
+    """Write the sum of each station's blocks, N at a time."""
     station = tl.program_id(0)
     j = tl.program_id(1) * D + tl.arange(0, D)
     row = tl.arange(0, N)

@@ -1,9 +1,9 @@
-"""The losses of `maths.losses` in Triton, for kernels on a GPU: the same formulas without branches.
+"""The losses of `maths.losses` in Triton, for `engines.gpu.kernels`: the same formulas without branches.
 
-A loss is a number here (`CODES`), known when a kernel is compiled. A test holds each function against the class that it
-stands for.
+A loss is a number here (`CODES`) that is known when a kernel is compiled. A test compares each function with the class
+of the loss.
 
-Add a loss: give it a code, and a branch in each of the functions.
+To add a loss, give it a code, and a branch in each function.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _INFINITY = tl.constexpr(float("inf"))
 
 
 def code(loss: Loss) -> int | None:
-    """Number of a loss; None where there is no such kernel."""
+    """Return the number of a loss, if the kernels have it."""
     return CODES.get(type(loss))
 
 
 def gamma(loss: Loss) -> float:
-    """The one parameter that a loss may have."""
+    """Return the parameter of a loss; 1 if it has no parameter."""
     return float(getattr(loss, "gamma", 1.0))
 
 
@@ -48,7 +48,7 @@ def _sigmoid(t):
 
 @triton.jit
 def _logistic_step(b, m, q):
-    """New b: root of f(t) = t + m + q(σ(t) − b) by Newton in t, kept inside a bracket. See `losses.Logistic`."""
+    """Return the new b: the root of f(t) = t + m + q(σ(t) − b), by Newton's method in a bracket (`losses.Logistic`)."""
     low = -m - q * (1.0 - b)
     high = -m + q * b
     inside = (b > 0.0) & (b < 1.0)
@@ -71,7 +71,7 @@ def _logistic_step(b, m, q):
 
 @triton.jit
 def rate(q, gamma, LOSS: tl.constexpr):
-    """What a step multiplies its slope with: known before the score is, so that the score waits for no division."""
+    """Return the factor of a step's slope. It does not depend on the score, so the score waits for no division."""
     if LOSS == SMOOTHED_HINGE:
         result = 1.0 / (q + gamma)
     elif LOSS == HINGE:
@@ -83,7 +83,7 @@ def rate(q, gamma, LOSS: tl.constexpr):
 
 @triton.jit
 def dual_step(a, y, z, q, rate, gamma, LOSS: tl.constexpr):
-    """Argmax over δ of −L*(−(a+δ)) − δ z − q δ²/2."""
+    """Return argmax over δ of −L*(−(a+δ)) − δ z − q δ²/2."""
     b = y * a
     if LOSS == SMOOTHED_HINGE:
         new = y * tl.minimum(1.0, tl.maximum(0.0, b + (1.0 - y * z - gamma * b) * rate))
@@ -107,7 +107,7 @@ def _entropy(b):
 
 @triton.jit
 def conjugate_inside(a, y, gamma, LOSS: tl.constexpr):
-    """L*(−a) of a dual variable that is known to lie in its box."""
+    """Return L*(−a) for a dual variable inside its box."""
     b = y * a
     if LOSS == SMOOTHED_HINGE:
         result = -b + 0.5 * gamma * b * b
@@ -124,7 +124,7 @@ def conjugate_inside(a, y, gamma, LOSS: tl.constexpr):
 
 @triton.jit
 def conjugate(a, y, gamma, LOSS: tl.constexpr):
-    """L*(−a), infinite outside the box."""
+    """Return L*(−a), infinite outside the box."""
     result = conjugate_inside(a, y, gamma, LOSS)
     if LOSS != SQUARED:
         outside = y * a < -_TOLERANCE
@@ -136,7 +136,7 @@ def conjugate(a, y, gamma, LOSS: tl.constexpr):
 
 @triton.jit
 def value(z, y, gamma, LOSS: tl.constexpr):
-    """L(z, y)."""
+    """Return L(z, y)."""
     m = tl.maximum(0.0, 1.0 - y * z)
     if LOSS == SMOOTHED_HINGE:
         result = tl.where(m >= gamma, m - 0.5 * gamma, 0.5 * m * m / gamma)
@@ -153,7 +153,7 @@ def value(z, y, gamma, LOSS: tl.constexpr):
 
 @triton.jit
 def _room(b, d, BOUNDED: tl.constexpr):
-    """Largest η for which b + ηd stays in the box, and 1 at least: α + Δα lies in it, whatever rounding says."""
+    """Return the largest η with b + ηd in the box, but at least 1: α + Δα lies in the box, apart from rounding."""
     safe = tl.where(d != 0.0, d, 1.0)
     room = tl.where(d < 0.0, -b / safe, _INFINITY)
     if BOUNDED:
@@ -163,7 +163,10 @@ def _room(b, d, BOUNDED: tl.constexpr):
 
 @triton.jit
 def line(a, y, d, gamma, LOSS: tl.constexpr):
-    """−L*(−(a + ηd)) = −L*(−a) + linear·η − quadratic·η²/2 for 0 ≤ η ≤ room (quadratic conjugates)."""
+    """Return linear, quadratic and room: −L*(−(a + ηd)) = −L*(−a) + linear·η − quadratic·η²/2 for 0 ≤ η ≤ room.
+
+    Only for quadratic conjugates.
+    """
     b = y * a
     s = y * d
     if LOSS == SMOOTHED_HINGE:
