@@ -31,16 +31,13 @@ from rhfedmtl.roles.secure.masking import (
     Opened,
     Partners,
     Unmask,
-    add,
-    bound_to,
     in_groups,
     neighbours,
-    pair_seed,
     seat,
-    threshold,
     to_bits,
     to_groups,
 )
+from rhfedmtl.roles.secure.masks import add, bound_to, pair_seed, threshold
 from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.summed import words_of
 from rhfedmtl.roles.terminal import Terminal

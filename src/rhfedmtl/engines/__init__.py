@@ -1,1 +1,1 @@
-"""Engines carry what the roles say to each other and decide nothing."""
+"""Engines carry the messages of the roles, and decide nothing."""

@@ -1,6 +1,7 @@
-"""Engine ``message-passing``: the roles, message by message, in one process.
+"""Engine ``linked``: the roles, message by message, in this process.
 
-It is the plain reference: every other exact engine gives the same numbers. Messages are direct calls, so none is lost.
+It is the plain reference: every other exact engine gives the same numbers. Messages are direct calls and never get
+lost.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class MessagePassing:
 
     @property
     def V(self) -> Float64Array:
-        """v_b of every station, as it is reported."""
+        """v_b of every station, as reported."""
         return np.array([station.v for station in self.stations])
 
     @property
@@ -85,7 +86,7 @@ class MessagePassing:
             self.stations[anchor.task].receive_anchor(anchor)
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
-        """Run one BS iteration: orders down, updates up, merge."""
+        """Run a BS iteration: orders down, updates up, merge."""
         merged = []
         for station in self.stations:
             steps = {t: int(local_steps[t]) for t in station.members if local_steps[t] > 0}
@@ -170,7 +171,7 @@ class MessagePassing:
                 self.terminals[t].scale(scaling)
 
     def move(self, terminal: int, station: int) -> None:
-        """Move a terminal under another station (−1: under none)."""
+        """Move a terminal under another station (−1: no station)."""
         self._detach(terminal)
         if station >= 0:
             self.stations[station].roster.admit(self.terminals[terminal].join())
@@ -200,5 +201,5 @@ class MessagePassing:
 def network(
     federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution
 ) -> MessagePassing:
-    """Return a network of engine ``message-passing``."""
+    """Return a network of engine ``linked``."""
     return MessagePassing(federation, method, seed=seed, present=present)

@@ -52,7 +52,7 @@ class State(NamedTuple):
     round : int
         Last round.
     station, sizes : IntArray
-        Station and samples of every terminal. ``sizes`` may be None if all rows have arrived.
+        Station and samples of every terminal. ``sizes`` may be left out if all rows have arrived.
     membership : IntArray
         Number of changes of members, by station.
     U : array
@@ -61,9 +61,9 @@ class State(NamedTuple):
         The anchors: c_b, λ_b, True for gradient work, and the v_b that the anchor belongs to.
     alpha : array or Later
         Dual variables of all rows of the federation, arrived or not, with nothing pending.
-    residual : array or None
+    residual : array, optional
         Residual of each terminal, if the channel rounds updates.
-    told : array or None
+    told : array, optional
         Models of the last orders, if the channel rounds models.
     """
 
@@ -106,7 +106,7 @@ class Network(Protocol):
         """Pass anchors from the cloud to the stations."""
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
-        """Run one BS iteration: terminals with steps > 0 work, and the updates that arrive are merged."""
+        """Run a BS iteration: terminals with steps > 0 work, and the updates that arrive are merged."""
 
     def reports(self, cloud_round: int) -> list[Report]:
         """Return the stations' reports to the cloud."""
@@ -121,7 +121,7 @@ class Network(Protocol):
         """Round zero: let every terminal scale its rows with the scaler of its station."""
 
     def move(self, terminal: int, station: int) -> None:
-        """Move a terminal with its dual variables under another station (−1: under none)."""
+        """Move a terminal with its dual variables under another station (−1: no station)."""
 
     def grow(self, terminal: int, n_rows: int) -> None:
         """Let the next rows of a terminal arrive."""

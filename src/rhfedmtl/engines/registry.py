@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class EngineEntry(Entry["Network"]):
     """An engine: a function of federation, method, ``seed``, ``present`` and ``execution`` that returns a `Network`.
 
-    ``exact`` is True if its numbers equal those of ``inprocess`` to the bit. ``sharded`` is True if several processes
-    (actors) share the stations. ``cluster`` names a module with ``session``, ``outline`` and ``Pool``, if the engine
-    runs on a cluster.
+    ``exact`` is True if its numbers equal the numbers of ``inprocess`` to the bit. ``sharded`` is True if several
+    processes (actors) share the stations. ``cluster`` names a module with ``session``, ``outline`` and ``Pool``, if the
+    engine runs on a cluster.
     """
 
     keeps_checkpoints: bool = field(default=False, kw_only=True)
@@ -37,7 +37,7 @@ ENGINES: Registry[EngineEntry] = Registry(
     EngineEntry,
     {
         "inprocess": EngineEntry(
-            "one compiled call a round", "rhfedmtl.engines.inprocess:network", keeps_checkpoints=True
+            "a compiled call per round", "rhfedmtl.engines.inprocess:network", keeps_checkpoints=True
         ),
         "message-passing": EngineEntry("message by message", "rhfedmtl.engines.message_passing:network"),
         "ray": EngineEntry(
@@ -47,7 +47,7 @@ ENGINES: Registry[EngineEntry] = Registry(
             sharded=True,
             cluster="rhfedmtl.engines.cluster.ray",
         ),
-        "gpu": EngineEntry("on one GPU", "rhfedmtl.engines.gpu.engine:network", keeps_checkpoints=True, exact=False),
+        "gpu": EngineEntry("on a GPU", "rhfedmtl.engines.gpu.engine:network", keeps_checkpoints=True, exact=False),
     },
 )
 
@@ -101,5 +101,5 @@ class Execution:
 
     @property
     def cluster(self) -> Any:
-        """Module of the engine's cluster; None if the engine runs on this machine alone."""
+        """Module of the engine's cluster, if the engine runs on a cluster."""
         return import_module(self.entry.cluster) if self.entry.cluster else None

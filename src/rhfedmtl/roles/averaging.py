@@ -74,7 +74,6 @@ class AveragingCloud(CloudStates):
 
     def assign(self, solver: Solver = ASCENT) -> list[Anchor]:
         """Start a server iteration: return the models of all stations."""
-        self._check(Anchor)
         self.cloud_round += 1
         sent, self._memory = self._next()
         self._sent = self.channel.models(sent, self._sent)
@@ -95,7 +94,6 @@ class AveragingCloud(CloudStates):
 
     def receive(self, report: Report) -> bool:
         """Take a station's models; return False, and change nothing, if they are of another server iteration."""
-        self._check(Report)
         if report.cloud_round != self.cloud_round:
             return False
         b = report.task

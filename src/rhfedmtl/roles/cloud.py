@@ -139,7 +139,6 @@ class Cloud(CloudStates):
 
     def assign(self, solver: Solver = ASCENT) -> list[Anchor]:
         """Start a server iteration: return new anchors for all stations. The relationship learns if it is due."""
-        self._check(Anchor)
         schedule = self.relationship.learns()
         if schedule is not None and schedule.due(self.cloud_round):
             self.learn()
@@ -190,7 +189,6 @@ class Cloud(CloudStates):
 
         Return False, and change nothing, if the report is old, overtaken, or of a task outside the problem.
         """
-        self._check(Report)
         if self.anchors is None or report.cloud_round != self.cloud_round:
             return False
         b = report.task

@@ -32,7 +32,7 @@ CLOUD: Table[CloudPhase] = frozen(
 
 
 class CloudStates:
-    """State of a cloud by the table ``CLOUD``: each server iteration is a state."""
+    """State of a cloud by the table ``CLOUD``. Anchors and reports are possible in both states."""
 
     cloud_round: int
 

@@ -14,31 +14,9 @@ from rhfedmtl.data.centring import NUMBERS
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes, framed
+from rhfedmtl.roles import messages
 from rhfedmtl.roles.encoding import INTEGER, NUMBER, delimited, model
-from rhfedmtl.roles.messages import (
-    EMPTY,
-    ENVELOPE,
-    SEAT,
-    WIDE,
-    Anchor,
-    Centring,
-    ColumnsAgreed,
-    ColumnsReport,
-    LabelsReport,
-    Message,
-    MomentsReport,
-    Probe,
-    Report,
-    RowProbe,
-    Scaling,
-    StationSums,
-    Sums,
-    Update,
-    Verdict,
-    WorkOrder,
-    field_bytes,
-    size_of,
-)
+from rhfedmtl.roles.messages import EMPTY, ENVELOPE, SEAT, WIDE, field_bytes, size_of
 
 IDENTITY = Channel()
 DENSE = 50
@@ -100,19 +78,19 @@ def message_sizes(
     w, shared = np.broadcast_to(0.0, shape), np.broadcast_to(0.0, (shared_rows, shape[1]))
     gains, profile = np.broadcast_to(0.0, CURVE), np.broadcast_to(0.0, profile_length)
     request, result = 2 * delimited(0) + INTEGER + NUMBER, INTEGER + 2 * NUMBER + field_bytes(gains)
-    order = WorkOrder(0, 0, w, 1.0, 0, Verdict(), channel.model_dtype)
-    anchor, name = Anchor(0, 0, shared, 1.0, channel.model_dtype), model(shared.shape)
+    order = messages.WorkOrder(0, 0, w, 1.0, 0, messages.Verdict(), channel.model_dtype)
+    anchor, name = messages.Anchor(0, 0, shared, 1.0, channel.model_dtype), model(shared.shape)
     return MessageSizes(
         order.n_bytes + down,
-        Update(0, 0, w, gains, profile, channel.dtype).n_bytes + up,
+        messages.Update(0, 0, w, gains, profile, channel.dtype).n_bytes + up,
         anchor.n_bytes,
-        Report(0, 0, 0, shared, 0, 0, channel.report_dtype).n_bytes,
+        messages.Report(0, 0, 0, shared, 0, 0, channel.report_dtype).n_bytes,
         framed(ENVELOPE + delimited(request)),
         framed(ENVELOPE + delimited(result)),
         3,
         delimited(3 * INTEGER + 2 * NUMBER + 6),
         size_of(order, model=model(shape)) + down,
-        Update(0, 0, w, gains, profile, channel.for_gradients.dtype).n_bytes + up,
+        messages.Update(0, 0, w, gains, profile, channel.for_gradients.dtype).n_bytes + up,
         size_of(anchor, center=name, origin=name),
     )
 
@@ -144,10 +122,10 @@ def certificate_sizes(
     trial = framed(ENVELOPE + delimited(model(shape) + n_models * NUMBER))
     metrics = framed(ENVELOPE + 4 * delimited(25))
     return CertificateSizes(
-        size_of(Probe(0, 0, models, points, gradient, Verdict()), models=sent) + down,
-        Sums(0, 0, losses, dual, slope, residuals).n_bytes + up,
+        size_of(messages.Probe(0, 0, models, points, gradient, messages.Verdict()), models=sent) + down,
+        messages.Sums(0, 0, losses, dual, slope, residuals).n_bytes + up,
         framed(ENVELOPE + delimited(sent + field_bytes(points))) + trial,
-        StationSums(0, 0, losses, dual, slope, 0, 0, residuals).n_bytes + metrics,
+        messages.StationSums(0, 0, losses, dual, slope, 0, 0, residuals).n_bytes + metrics,
     )
 
 
@@ -166,19 +144,19 @@ def round_zero_bytes(
     send moments, label sums, and counts and sums of columns under masks.
     """
     features, kind = np.broadcast_to(0.0, n_features), channel.moments_dtype
-    reports: list[tuple[int, Message]] = []
-    columns: list[Message] = []
-    answers: list[Message] = []
+    reports: list[tuple[int, messages.Message]] = []
+    columns: list[messages.Message] = []
+    answers: list[messages.Message] = []
     if n_features:
-        reports.append((n_features, MomentsReport(0, 0, features, features, kind)))
-        answers.append(Scaling(features, features, True, kind))
+        reports.append((n_features, messages.MomentsReport(0, 0, features, features, kind)))
+        answers.append(messages.Scaling(features, features, True, kind))
     if preparation is not None:
         zeros, words = np.zeros(len(preparation.columns)), preparation.vocabulary
-        columns.append(ColumnsReport(0, zeros, zeros, words))
-        answers.append(ColumnsAgreed(zeros, zeros, words))
+        columns.append(messages.ColumnsReport(0, zeros, zeros, words))
+        answers.append(messages.ColumnsAgreed(zeros, zeros, words))
     if labels:
-        reports.append((1, LabelsReport(0, np.zeros(NUMBERS))))
-        answers.append(Centring(0.0))
+        reports.append((1, messages.LabelsReport(0, np.zeros(NUMBERS))))
+        answers.append(messages.Centring(0.0))
     column_bytes, down = (sum(message.n_bytes for message in part) for part in (columns, answers))
     up = column_bytes + sum(message.n_bytes for _, message in reports) + len(answers) * EMPTY
     station = up, down + (len(columns) + len(reports)) * EMPTY
@@ -193,5 +171,5 @@ def round_zero_bytes(
     for about, width in sums:
         words_up = framed(ENVELOPE + delimited(2 * INTEGER + delimited(8 * WIDE * width)))
         terminal_up += words_up + masks_up
-        terminal_down += RowProbe(False, np.broadcast_to(0.0, about)).n_bytes + masks_down
+        terminal_down += messages.RowProbe(False, np.broadcast_to(0.0, about)).n_bytes + masks_down
     return (terminal_up, down + terminal_down), station

@@ -2,8 +2,8 @@
 
 An event is a message that the role receives or sends, or an act without a message. Networks lose, repeat, delay and
 reorder messages. A message that is late, repeated, or of another membership changes nothing, so a table gives the state
-after a current message, and has an entry wherever a late one may arrive. An event without an entry cannot happen: it is
-a mistake of the caller.
+after a current message, and has an entry wherever a late message may arrive. An event without an entry cannot
+happen: it is a mistake of the caller.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def by_solver(rounds: Mapping[str, int]) -> str:
 
 
 def in_words(relative_gap: float | None, dual: float | None) -> str:
-    """Return the statement of a certificate; records have None where there is no certificate."""
+    """Return the statement of a certificate; records may have no certificate."""
     if relative_gap is None or dual is None:
         return "not certified"
     if not relative_gap < NOTHING:

@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 `RayActors` numbers its calls of each actor, and records the commands. If an actor receives a number again, it returns
 the same answer again. An actor that was restarted does not know the number before. It is then restored from the latest
-snapshot of its shard, and the commands since then are replayed. Shards are deterministic, so the result equals that of
-an undisturbed run, to the bit.
+snapshot of its shard, and the commands since then are replayed. Shards are deterministic, so the result equals the
+result of an undisturbed run, to the bit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GIVE_UP_SECONDS = 300.0
 """The run fails if an actor is away for this long."""
 SNAPSHOT_SECONDS = 30.0
 SNAPSHOT_BYTES = 64 * MIB
-"""Snapshots are taken after this time, or after commands of this size to an actor: the limit of a replay."""
+"""Take snapshots after this time, or after commands of this size to an actor: the limit of a replay."""
 SMALL = 1 << 16
 """Messages up to this size are pickled here; Ray passes bytes on unchanged."""
 SAME = "all machines of the cluster need the same rhfedmtl"
@@ -231,7 +231,7 @@ class RayActors:
 
 
 def reply_of(ray: Any, sent: Any) -> Reply | None:
-    """Return the answer of an actor; None if the actor, its machine or the answer is lost."""
+    """Return the answer of an actor, unless the actor, its machine or the answer is lost."""
     try:
         reply: Reply = unpacked(ray.get(sent))
     except ray.exceptions.RayTaskError:

@@ -1,6 +1,6 @@
 """Engine ``ray``: stations in shards, each in an actor on a Ray cluster; and a pool for sweeps on the same cluster.
 
-An actor reads its rows on its own machine: from the recipe of an outline (`outline`), or from shared memory if the
+An actor reads its rows on its machine: from the recipe of an outline (`outline`), or from shared memory if the
 federation is in memory. Only anchors, models, v_b, sums and gain curves travel between the actors and this process.
 """
 

@@ -1,7 +1,7 @@
 """A shard: consecutive stations of a federation with their current terminals, in a process of a cluster.
 
-A shard runs its stations with `InProcess` on its own rows. Terminals have the same ids as in the whole federation, so
-the numbers are those of a single process with all stations. `engines.cluster.sharded` calls the methods of a shard.
+A shard runs its stations with `InProcess` on its rows. Terminals have the same ids as in the whole federation, so the
+numbers equal those of a single process with all stations. `engines.cluster.sharded` calls the methods of a shard.
 
 Stations are numbered from the shard's first. Rows never travel between shards: a terminal that moves to another shard
 takes its dual variables along, and the new shard reads the rows.
@@ -186,7 +186,7 @@ class Shard:
     def round(
         self, number: int, steps: IntArray, by_station: bool, arrives: BoolArray | None, report: bool = False
     ) -> tuple[Outcome, Reported | None]:
-        """Run one BS iteration; steps are per station, or per present terminal in the order of ids.
+        """Run a BS iteration; steps are per station, or per present terminal in the order of ids.
 
         With ``report``, return the reports too.
         """

@@ -156,7 +156,7 @@ class Sharded:
         self._reports = None
 
     def round(self, number: int, local_steps: IntArray, arrives: BoolArray | None = None) -> Outcome:
-        """Run one BS iteration in all shards at once."""
+        """Run a BS iteration in all shards at once."""
         if np.shape(local_steps) != self.station.shape:
             raise ProtocolError(f"steps of shape {np.shape(local_steps)} for {len(self.station)} terminals")
         by_station = self._by_station(local_steps)

@@ -146,7 +146,7 @@ def groups(starts: IntArray) -> list[IntArray]:
 
 
 def stretches(blocks: IntArray, offsets: IntArray) -> list[Stretch]:
-    """Return stretches of blocks with at most `VISITS` visits, but at least one block."""
+    """Return stretches of blocks with at most `VISITS` visits, but at least a block."""
     visits, cuts, n_blocks = offsets[blocks], [0], len(blocks) - 1
     while cuts[-1] < n_blocks:
         within = int(np.searchsorted(visits, visits[cuts[-1]] + VISITS, side="right")) - 1

@@ -3,7 +3,7 @@
 `engines.gpu.terminals` launches them. A program runs a block of terminals in sequence, for a column of labels. The
 local model and XᵀΔα stay in its registers. Rows are padded with zeros; a kernel reads the first ``FILLED`` numbers, in
 two parts with a power of two each. While a program works on a row, the next rows are loaded into shared memory. Random
-numbers equal those of `maths.kernels.rounds`.
+numbers equal the numbers of `maths.kernels.rounds`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows and dual variables of all terminals on a graphics card: a round is a few launches of kernels.
 
-Rows are in single precision, dual variables and sums in double. The numbers are those of engine `inprocess` for the
+Rows are in single precision, dual variables and sums in double. The numbers equal those of engine `inprocess` for the
 same rows in single precision, up to rounding: the order of sums differs. On the same kind of card they are equal in
 every run.
 """
@@ -33,7 +33,7 @@ FEATURES = 2**14
 SMALL = 16
 """Largest number of rows of a terminal for which a single number holds the deck."""
 DECKS = 128
-"""Terminals for which a program draws rows, one per lane."""
+"""Terminals for which a program draws rows: a terminal per lane."""
 STAGES = 4
 REGISTERS = {16: 64, 32: 64, 64: 64, 128: 64, 256: 96, 512: 128}
 """Registers of a lane, by the features of a model's main part. With these and `STAGES` rows on their way, many programs
@@ -41,7 +41,7 @@ wait for memory at the same time."""
 
 
 def torch() -> Any:
-    """Return PyTorch with a GPU, or raise an error that names what is missing.
+    """Return PyTorch with a GPU, or raise an error that names the missing part.
 
     Triton's interpreter (TRITON_INTERPRET=1) replaces a GPU in tests; it is slow.
     """
@@ -81,12 +81,12 @@ class CardTerminals(BatchedTerminals):
         if has_corners(method.loss) and not method.uniform:
             raise ConfigError(
                 f"engine 'gpu' deals rows before they are visited, and a pass of {type(method.loss).__name__} leaves "
-                "out those that rest: use --loss smoothed-hinge, --uniform, or engine 'inprocess'"
+                "out rows that rest: use --loss smoothed-hinge, --uniform, or engine 'inprocess'"
             )
         if not method.channel.identity:
             raise ConfigError(
                 f"engine 'gpu' adds up updates on the card, where channel {type(method.channel).__name__} cannot see "
-                "them one by one: use engine 'inprocess'"
+                "each of them: use engine 'inprocess'"
             )
         super().__init__(federation, method, present=present)
         bounds = np.asarray(federation.terminal_offsets)[federation.task_offsets]

@@ -23,12 +23,8 @@ from rhfedmtl.roles.secure.masking import (
     Opened,
     Partners,
     Unmask,
-    add,
-    bound_to,
     in_groups,
     neighbours,
-    pair_seed,
-    threshold,
     to_bits,
     to_groups,
 )
@@ -118,7 +114,7 @@ class MaskRoom:
     def start(self, content: bytes, seats: Mapping[int, bytes]) -> MaskedSum | None:
         """Start a sum over the groups in which all members have dealt.
 
-        Return None, and use no slot, if there is no such group.
+        Without such a group, return None and use no slot.
 
         Parameters
         ----------
@@ -138,7 +134,7 @@ class MaskRoom:
         for group in groups:  # from now on these terminals always count together
             self._groups |= dict.fromkeys(group, group)
         digest = hashlib.sha256(to_groups(self._circle_groups)).digest()
-        return MaskedSum(self.slot, bound_to(content, digest), seated, circle, deals, groups)
+        return MaskedSum(self.slot, masks.bound_to(content, digest), seated, circle, deals, groups)
 
 
 class MaskedSum:
@@ -184,7 +180,7 @@ class MaskedSum:
         return True
 
     def close(self) -> Unmask | None:
-        """Return the request to all terminals whose words arrived; None if no group is complete: the sum is void."""
+        """Return the request to all terminals whose words arrived; without a complete group the sum is void."""
         self.groups = [group for group in self.groups if group <= self._words.keys()]
         if not self.groups:
             return None
@@ -213,7 +209,7 @@ class MaskedSum:
         return self.arrived is not None and all(len(self._shares[t]) >= self._needed(t) for t in self._owners())
 
     def total(self) -> Words | None:
-        """Return the sum over the complete groups; None if shares are missing: the sum is void."""
+        """Return the sum over the complete groups; if shares are missing, the sum is void."""
         if not self.can_end or self.arrived is None:
             return None
         total = np.zeros_like(next(iter(self._words.values())))
@@ -230,8 +226,8 @@ class MaskedSum:
         assert self.arrived is not None
         for partner, pair in zip(self._circle[t], masks.pieces(seeds, SEED), strict=True):
             if partner in self.arrived:
-                seed = pair_seed(pair, self._content, self._everyone, self._seats[t], self._seats[partner])
-                total = add(total, masks.mask(seed, len(total)), t < partner)
+                seed = masks.pair_seed(pair, self._content, self._everyone, self._seats[t], self._seats[partner])
+                total = masks.add(total, masks.mask(seed, len(total)), t < partner)
         return total
 
     def _owners(self) -> list[int]:
@@ -244,7 +240,7 @@ class MaskedSum:
         return sorted(self.arrived | near)
 
     def _needed(self, t: int) -> int:
-        return threshold(len(self._circle[t]))
+        return masks.threshold(len(self._circle[t]))
 
     def _secret(self, t: int) -> int:
         shares = sorted(self._shares[t].items())[: self._needed(t)]

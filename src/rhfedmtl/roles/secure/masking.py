@@ -179,11 +179,6 @@ def in_groups(terminals: Iterable[int], smallest: int) -> list[Members]:
     return [frozenset(ids[i:j]) for i, j in pairwise(ends)]
 
 
-def threshold(neighbours: int) -> int:
-    """Return the number of shares that restore a secret: more than two thirds of a terminal and its neighbours."""
-    return 2 * (neighbours + 1) // 3 + 1
-
-
 class MaskPhase(Enum):
     """State of a terminal in a sum: it has no neighbours yet, has dealt, has sent its words, or has opened."""
 
@@ -239,10 +234,8 @@ class Masker:
         Id of the terminal.
     smallest : int
         Smallest number of terminals in a group.
-    sign : callable
-        Returns the proof that a public key belongs to this terminal.
-    check : callable
-        Raises an error for a neighbour's key without a valid proof.
+    sign, check : callable
+        Return the proof for a public key; raise an error for a neighbour's key without a valid proof.
     group : frozenset[int], optional
         Group from before a restart.
     """
@@ -301,7 +294,7 @@ class Masker:
         """Deal for a slot that was not used."""
         self._refuse_used(slot)
         b, p = masks.new_secret(), masks.new_secret()
-        holders, needed = [self.terminal, *self._pairs], threshold(len(self._pairs))
+        holders, needed = [self.terminal, *self._pairs], masks.threshold(len(self._pairs))
         b_shares, p_shares = masks.split(b, holders, needed), masks.split(p, holders, needed)
         seeds = {t: masks.derive(secret, "pair", slot) for t, secret in self._pairs.items()}
         self._secrets = SlotSecrets(slot, b, (b_shares[self.terminal], p_shares[self.terminal]), seeds)
@@ -323,7 +316,7 @@ class Masker:
     def mask(self, partners: Partners, content: bytes, own_seat: bytes, words: Words, history: bytes = b"") -> Masked:
         """Return words under masks: once per slot, and the same words again for the same request.
 
-        Raise `PeerError` for a request over part of a group, or with unequal work within the group.
+        Raise `PeerError` for a request over part of a group, or for unequal work within the group.
 
         Parameters
         ----------
@@ -336,11 +329,11 @@ class Masker:
         words : Words
             Words to hide.
         history : bytes
-            Digest of all messages that this terminal has received before, equal in its group.
+            Digest of all messages before this request, equal in the terminal's group.
         """
         after, secrets, sent = self._states.after(Partners), self._secrets, self._sent
-        content = bound_to(content, self._groups_digest)
-        within = bound_to(content, history)
+        content = masks.bound_to(content, self._groups_digest)
+        within = masks.bound_to(content, history)
         request = hashlib.sha256(b"".join([within, own_seat, partners.everyone, partners.seats, words.tobytes()]))
         if sent is not None and partners.slot == sent.slot and request.digest() == sent.request:
             return sent.answer
@@ -366,8 +359,8 @@ class Masker:
         holdings = {}
         for t, its_seat, share in zip(near, seats, shares, strict=True):
             pair_content = within if t in self._own_group else content
-            seed = pair_seed(secrets.seeds[t], pair_content, partners.everyone, own_seat, its_seat)
-            total = add(total, masks.mask(seed, len(words)), self.terminal < t)
+            seed = masks.pair_seed(secrets.seeds[t], pair_content, partners.everyone, own_seat, its_seat)
+            total = masks.add(total, masks.mask(seed, len(words)), self.terminal < t)
             b_share, p_share = masks.from_bytes(masks.under(self._pad(self._pairs[t], secrets.slot, t), share))
             holdings[t] = b_share, p_share
         answer = Masked(self.terminal, secrets.slot, total)
@@ -429,22 +422,6 @@ class Masker:
             raise PeerError(
                 f"a sum over {len(members)} terminals: terminal {self.terminal} needs groups of {self.smallest}"
             )
-
-
-def bound_to(content: bytes, context: bytes) -> bytes:
-    """Return the digest that masks depend on: the common request, and the messages received before it."""
-    return hashlib.sha256(hashlib.sha256(content).digest() + context).digest()
-
-
-def pair_seed(pair: bytes, content: bytes, everyone: bytes, first: bytes, second: bytes) -> bytes:
-    """Return the seed of the mask of a pair, which depends on the complete requests to both terminals."""
-    digest = hashlib.sha256(content + everyone + min(first, second) + max(first, second)).digest()
-    return masks.derive(pair, "mask", digest)
-
-
-def add(total: Words, more: Words, plus: bool) -> Words:
-    """Return the sum or the difference of words, modulo 2^64."""
-    return total + more if plus else total - more
 
 
 @lru_cache(maxsize=8)

@@ -7,6 +7,7 @@ derives seeds from secrets, and ChaCha20 makes masks from seeds. Secrets are sha
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import math
 import secrets
@@ -107,6 +108,27 @@ def _at_zero(holders: tuple[int, ...]) -> list[int]:
         weights.append(product_of_all * before * inverse % PRIME)
         inverse = inverse * factor % PRIME
     return weights[::-1]
+
+
+def threshold(neighbours: int) -> int:
+    """Return the number of shares that restore a secret: more than two thirds of a terminal and its neighbours."""
+    return 2 * (neighbours + 1) // 3 + 1
+
+
+def bound_to(content: bytes, context: bytes) -> bytes:
+    """Return the digest that masks depend on: the common request, and the messages received before it."""
+    return hashlib.sha256(hashlib.sha256(content).digest() + context).digest()
+
+
+def pair_seed(pair: bytes, content: bytes, everyone: bytes, first: bytes, second: bytes) -> bytes:
+    """Return the seed of the mask of a pair, which depends on the complete requests to both terminals."""
+    digest = hashlib.sha256(content + everyone + min(first, second) + max(first, second)).digest()
+    return derive(pair, "mask", digest)
+
+
+def add(total: Words, more: Words, plus: bool) -> Words:
+    """Return the sum or the difference of words, modulo 2^64."""
+    return total + more if plus else total - more
 
 
 def to_bytes(number: int) -> bytes:
