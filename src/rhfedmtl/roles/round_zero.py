@@ -1,4 +1,4 @@
-"""Round zero with masked sums: means and spreads of rows, or of labels, from sums over terminals.
+"""Round zero with masked sums: means and spreads of rows, or of labels, only from sums over terminals.
 
 Two sums are enough, and neither loses digits by cancellation:
 

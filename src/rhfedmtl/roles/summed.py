@@ -1,7 +1,7 @@
 """Rounds and certificates of a station that sees only sums over its terminals.
 
 A terminal turns its answer into words (`words_of`) and masks them (`roles.secure.masking`). The station adds the masked
-words up, and `SummingStation` continues with the sum. It never sees the answer of a single terminal.
+words up, and `SummingStation` continues with the sum. It never sees the unmasked answer of a single terminal.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class SummingStation(BaseStation):
         return WIDE * int(np.prod(self.shape))
 
     def share_probes(self, staying: Iterable[int]) -> list[ShareProbe]:
-        """Return probes that request the sum of the shares of the terminals that stay."""
+        """Return probes that request the sum of the received shares, without residuals, of the terminals that stay."""
         self._states.enter(Probe)
         self.roster.probe += 1
         number = self.roster.probe
@@ -222,7 +222,8 @@ class SummingStation(BaseStation):
     def row_sums(self, request: RowProbe, words: Words) -> Vector:
         """Return a sum of round zero.
 
-        Raise `PeerError` if it counts another number of rows than have joined, or if a sum of squares is negative.
+        Raise `PeerError` if it counts another number of rows than have joined, or if a weight or a sum of squares is
+        negative.
         """
         numbers = round_zero.to_numbers(words)
         rows = self.n_samples if not request.about.size and not request.labels else None

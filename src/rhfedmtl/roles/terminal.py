@@ -326,7 +326,10 @@ class Terminal:
         return ratio * ratio
 
     def hide(self, noising: Noising) -> None:
-        """Clip updates from now on, for sums with noise. A repeated call changes nothing."""
+        """Clip updates from now on; the station, or the terminal's service before the mask, adds the noise.
+
+        A repeated call changes nothing.
+        """
         if self.rows.weight is not None:
             raise PeerError(f"terminal {self.identity} has row weights, and privacy counts each row once")
         if self.last_round and not self.method.channel.noised:

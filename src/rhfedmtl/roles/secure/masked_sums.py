@@ -221,7 +221,7 @@ class MaskedSum:
         return total
 
     def _without(self, t: int, total: Words) -> Words:
-        """Remove the masks of the pairs that terminal ``t``, whose words did not arrive, has with other terminals."""
+        """Remove the masks of the pairs of terminal ``t``, which is not in the sum, with terminals in the sum."""
         seeds = masks.hidden(masks.to_bytes(self._secret(t)), self._deals[t].backup)
         assert self.arrived is not None
         for partner, pair in zip(self._circle[t], masks.pieces(seeds, SEED), strict=True):

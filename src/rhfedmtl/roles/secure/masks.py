@@ -1,4 +1,4 @@
-"""Masks that look random and cancel in a sum, and secrets that can be split into shares.
+"""Masks that look random and cancel in a sum, and secrets that only many shares together restore.
 
 Pure functions on bytes and words, used by both sides of a masked sum. X25519 agrees on the secret of a pair, HKDF
 derives seeds from secrets, and ChaCha20 makes masks from seeds. Secrets are shared over the prime field of 2^127 − 1
