@@ -142,8 +142,8 @@ def test_a_run_on_the_card_goes_on_from_its_state(card: Any) -> None:
 
 
 @pytest.mark.parametrize("loss", ["smoothed-hinge", "logistic"])
-def test_the_gradient_of_scaled_rows_is_that_of_the_processor(card: Any, loss: str) -> None:
-    """The last certificate of a run takes it from rows as they were scaled; the duals stay as they were."""
+def test_the_gradient_uses_scaled_rows(card: Any, loss: str) -> None:
+    """The last certificate of a run needs it; the dual variables do not change."""
     data = federation(sizes=((7, 8, 18), (5, 4)), weighted=True, dtype=np.float32)
     method, slopes = DualMethod(LOSSES[loss](), MeanRegularised(1e-2, 3e-2)), []
     for engine in (InProcess, card):
@@ -154,7 +154,7 @@ def test_the_gradient_of_scaled_rows_is_that_of_the_processor(card: Any, loss: s
         before = network.alpha.copy()
         models = np.random.default_rng(2).normal(size=(1, 2, *network.shape))
         sums = network.sums(Points(models, np.ones((1, 1)), gradient=True))
-        slopes.append([each.gradient for each in sums])
+        slopes.append([station_sums.gradient for station_sums in sums])
         np.testing.assert_array_equal(network.alpha, before)
     assert_close(*slopes)
 

@@ -144,7 +144,7 @@ class NoisedCertificate(Certificate):
 class BestPoint:
     """Best models for the current problem, with the round of their evaluation and each task's mean loss.
 
-    ``known`` is the objective without the rows of absent terminals.
+    ``known_primal`` is the objective without the rows of absent terminals.
     """
 
     primal: float
@@ -152,7 +152,7 @@ class BestPoint:
     round: int
     combination: Vector
     losses: Vector
-    known: float
+    known_primal: float
     absent: tuple[int, ...] = ()
 
 
@@ -179,7 +179,7 @@ def best_point(
     known_primal = objective.joint_primal(losses[:, place], n, models, relationship)
     primal = objective.joint_primal(total, n, models, relationship)
     both_lack = last is not None and bool(absent and last.absent)
-    if last is not None and not (known_primal < last.known if both_lack else primal < last.primal):
+    if last is not None and not (known_primal < last.known_primal if both_lack else primal < last.primal):
         return last
     return BestPoint(primal, models, number, points.combinations[place], total / n, known_primal, absent)
 
