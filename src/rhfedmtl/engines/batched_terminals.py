@@ -14,7 +14,7 @@ import numpy as np
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.centring import label_sums
 from rhfedmtl.data.federation import Federation, FloatArray, offsets
-from rhfedmtl.data.mapped import room_like
+from rhfedmtl.data.mapped import buffer_like
 from rhfedmtl.data.scaling import Moments, Scaler
 from rhfedmtl.data.sums import station_moments
 from rhfedmtl.engines.network import Float64Array, IntArray
@@ -147,7 +147,7 @@ class BatchedTerminals:
     def _work_through_channel(self, orders: rounds.Orders) -> rounds.Answers:
         """Send each terminal's update through the channel, as terminals do, and then add the updates up."""
         method, layout = self.method, self.layout
-        separate = (self.rows, layout.each_alone, self.duals)
+        separate = (self.rows, layout.per_terminal, self.duals)
         answers = method.work(compiled_kernel, *separate, orders, self.threads)
         works = orders.steps[layout.order] > 0
         places = slice(None) if works.all() else np.flatnonzero(works)
@@ -165,7 +165,7 @@ class BatchedTerminals:
                 answers.profile[changed] = method.profiles(compiled_kernel, *separate)[changed]
         curve = answers.gains.shape[1] if method.channel.tells_gains else 0
         rounded = answers._replace(
-            gains=method.channel.counted(answers.gains[:, :curve]), profile=method.told_profile(answers.profile)
+            gains=method.channel.counted(answers.gains[:, :curve]), profile=method.sent_profile(answers.profile)
         )
         by_block = loops.add_answers(rounded, layout.blocks, quadratic=method.loss.quadratic)
         total = loops.add_answers(by_block, layout.starts, quadratic=method.loss.quadratic)
@@ -202,7 +202,7 @@ class BatchedTerminals:
     @property
     def _summed(self) -> rounds.Layout:
         """Terminals by station; each terminal separately if its numbers are rounded before they are added up."""
-        return self.layout.each_alone if self.method.channel.sums_only else self.layout
+        return self.layout.per_terminal if self.method.channel.sums_only else self.layout
 
     def _counted(self, parts: Float64Array) -> Float64Array:
         """Return sums of every station from results for `_summed`."""
@@ -251,7 +251,7 @@ class BatchedTerminals:
         if all(scaler is first for scaler in scalers):
             X = first.transform(old.X)
         else:
-            X = room_like(old.X)
+            X = buffer_like(old.X)
             for b, scaler in enumerate(scalers):
                 own = self.home == b
                 span = slice(old.starts[own].min(), self.ends[own].max())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -137,11 +136,21 @@ class InProcess:
 
     def state(self) -> State:
         """Return a copy of all that the rounds so far have changed."""
-        terminals, stations = self.terminals, (self._membership, self._U, self._center, self._lam, self._gradient)
-        copies: Any = [part.copy() for part in (self.station, self.sizes, *stations, terminals.alpha)]
-        residual = None if terminals.residual is None else terminals.residual.copy()
-        sent_models = self._sent_models.copy() if self.method.channel.keeps_residual else None
-        return State(self._last_round, *copies, residual=residual, told=sent_models, origin=self._anchor_v.copy())
+        terminals = self.terminals
+        return State(
+            self._last_round,
+            self.station.copy(),
+            self.sizes.copy(),
+            self._membership.copy(),
+            self._U.copy(),
+            self._center.copy(),
+            self._lam.copy(),
+            self._gradient.copy(),
+            terminals.alpha.copy(),
+            None if terminals.residual is None else terminals.residual.copy(),
+            self._sent_models.copy() if self.method.channel.keeps_residual else None,
+            self._anchor_v.copy(),
+        )
 
     def resume(self, state: State) -> None:
         """Continue, to the bit, from a `state` of the same rows."""

@@ -1,4 +1,4 @@
-"""Engine ``linked``: the roles, message by message, in this process.
+"""Engine ``message-passing``: the roles, message by message, in this process.
 
 It is the plain reference: every other exact engine gives the same numbers. Messages are direct calls and never get
 lost.
@@ -201,5 +201,5 @@ class MessagePassing:
 def network(
     federation: Federation, method: Method, *, seed: int, present: IntArray, execution: Execution
 ) -> MessagePassing:
-    """Return a network of engine ``linked``."""
+    """Return a network of engine ``message-passing``."""
     return MessagePassing(federation, method, seed=seed, present=present)
