@@ -118,7 +118,7 @@ class Partners:
         return [answers[b] for b in requests]
 
     def exclude(self, station: int, reason: str, method: Method) -> None:
-        """Exclude a station from the training; raise a `PeerError` if the training cannot continue without it.
+        """Exclude a station from all further trainings; raise a `PeerError` if the training cannot continue without it.
 
         A private training needs all stations, and so does a method that averages models.
         """

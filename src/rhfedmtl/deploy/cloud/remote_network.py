@@ -10,9 +10,10 @@ Theory of operation.
    have an entry for every terminal number; a terminal without a station has −1.
 3. Each server iteration is an ``assign``, some ``round`` and a ``report``. A station that is away for too long misses a
    round with all its terminals.
-4. A certificate needs all stations: `Partners.from_all` raises `IncompleteError` if an answer is missing.
+4. A certificate needs all stations that are not excluded: `Partners.from_all` raises `IncompleteError` if an answer is
+   missing.
 5. Reports and sums are checked against the bounds of the station's rows (`checks.StationBounds`). A station that sends
-   impossible numbers is excluded for the rest of the training.
+   impossible numbers is excluded until `rhfedmtl network reset`.
 6. `Standing` remembers the position of each station, so a station that was restored from an old copy is detected.
 
 `state` and `resume` are part of the checkpoint. Their keys are a file format: do not rename them.
