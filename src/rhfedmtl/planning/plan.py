@@ -315,12 +315,10 @@ class _Planner:
         return dry_run(policy, rest, self.outlook, self.settings.max_rounds - self.start.rounds)
 
     def _shadow_price(self, name: str) -> float:
-        """Return the fall of the predicted logarithm per unit of one budget, as a slope over ±10 % of the budget.
-
-        Policies of theory keep their plan; the others plan again.
-        """
+        """Return the fall of the predicted logarithm per unit of a budget, as a slope over ±10 % of it."""
         if self.spent(self.dry_run)[name] < self.budget[name] * (1.0 - _NUDGE):
             return 0.0
+        # Policies of theory keep their plan.
         frozen = isinstance(self.policy, Theoretical) and self.dry_run.first is not None
         policy = Frozen(self.dry_run.first) if frozen and self.dry_run.first else self.policy
         ends = []
