@@ -144,7 +144,7 @@ def positive_integer(name: str, value: Any) -> int:
 
 
 def is_frame(X: Any) -> bool:
-    """Return True if X is a pandas or Polars frame with at least one row."""
+    """Return True if X is a pandas or Polars frame with rows."""
     return hasattr(X, "columns") and hasattr(X, "to_numpy") and len(X) > 0
 
 

@@ -59,7 +59,7 @@ class Bench:
             raise ConfigError(f"dtype {self.dtype!r}: rows are float32 or float64")
 
     def federation(self) -> Federation:
-        """Return the terminals of one station with random rows of norm 1 and random labels."""
+        """Return the terminals of a single station with random rows of norm 1 and random labels."""
         rng = np.random.default_rng(0)
         n = self.rows * self.terminals
         X = rng.standard_normal((n, self.features))
@@ -168,7 +168,7 @@ class _Timed:
         self._number = 0
 
     def round(self, steps: int) -> tuple[float, list[float]]:
-        """Run one BS iteration and return the seconds of the station and of every terminal."""
+        """Run a BS iteration and return the seconds of the station and of every terminal."""
         station, self._number = self.network.stations[0], self._number + 1
         start = self.clock()
         orders = station.open_round(self._number, dict.fromkeys(station.members, steps))

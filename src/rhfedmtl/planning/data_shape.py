@@ -142,7 +142,7 @@ def opening(subject: Federation | DataShape, method: DualMethod, settings: Setti
 
 
 def cheapest_plan(start: Situation, local_steps: int = 1) -> dict[str, float]:
-    """Return the cost per type of the smallest possible run: round zero and one server iteration of one round."""
+    """Return the cost per type of the smallest possible run: round zero and a server iteration of a single round."""
     price = event_totals(start.prices, start.cloud_event(), start.round_event(local_steps))
     return {name: amount + start.ledger.spent[name] for name, amount in price.items()}
 

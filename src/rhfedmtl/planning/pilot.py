@@ -144,7 +144,7 @@ class Pilot:
     weights: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write to a file what a plan needs: sizes, the last rounds and the gaps."""
+        """Write the inputs of a plan to a file: sizes, the last rounds and the gaps."""
         start = replace(self.start, observed=self.end.observed[-Measured.memory :], planning_prices=None, memo={})
         packer = Packer({"ledger": start.ledger})
         bare = replace(self, start=start, end=start, simulated=empty_dry_run(()))
@@ -170,7 +170,7 @@ class Pilot:
         return start
 
     def under(self, start: Situation, faults: Faults) -> Pilot:
-        """Return the pilot as evidence for a run from ``start``, none of which is simulated yet."""
+        """Return the pilot as evidence for a run from ``start`` of which nothing is simulated yet."""
         keep_ratio = prior_keep(start, faults.dropout) / prior_keep(start, self.dropout)
         outlook = self.outlook._replace(keep=min(self.outlook.keep * keep_ratio, 0.999))
         nothing = empty_dry_run(start.ledger.cost)
@@ -338,7 +338,7 @@ def _simulated(start: Situation, end: Situation, first: Plan | None, result: Res
 
 
 class _RecordingPolicy:
-    """Policy that plans as another one does, and remembers the first situation and plan."""
+    """Wrapper of a policy that records the first situation and plan."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

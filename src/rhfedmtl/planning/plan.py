@@ -234,7 +234,7 @@ def policy_name(policy: Policy) -> str:
 
 
 class _Planner:
-    """Builds one plan from the situation at the start and, if there is one, the pilot."""
+    """Builds a plan from the situation at the start and, with data, the pilot."""
 
     def __init__(
         self,
