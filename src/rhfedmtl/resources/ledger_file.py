@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -121,16 +122,10 @@ def _load_parquet(path: Path) -> Ledger:
 
 def _groups(charges: list[Charge]) -> Iterator[list[tuple[int, Charge]]]:
     """Yield numbered charges in groups of about a million rows, to bound memory."""
-    group: list[tuple[int, Charge]] = []
-    rows = 0
-    for i, charge in enumerate(charges):
-        group.append((i, charge))
-        rows += charge.layout.n_terminals if charge.nodes is None else len(charge.nodes)
-        if rows >= _ROWS_AT_ONCE:
-            yield group
-            group, rows = [], 0
-    if group:
-        yield group
+    sizes = [charge.layout.n_terminals if charge.nodes is None else len(charge.nodes) for charge in charges]
+    group_of = (np.cumsum(sizes) // _ROWS_AT_ONCE).tolist()
+    for _, group in groupby(enumerate(charges), key=lambda numbered: group_of[numbered[0]]):
+        yield list(group)
 
 
 def _from_rows(column: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.int64], layouts: list[Placement]) -> Charge:

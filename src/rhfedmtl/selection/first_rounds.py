@@ -275,10 +275,8 @@ class FirstRounds:
 
     def _judge(self, run: Run, held_out: HeldOutRows, models: Models) -> tuple[Float64Array, Float64Array]:
         """Return the weighted loss and error of every held-out row by the model of its task."""
-        rescaled = run.units.as_given(models)
-        row_scores = np.concatenate(
-            [metrics.scores(rows, model) for rows, model in zip(held_out.rows, rescaled, strict=True)]
-        )
+        pairs = zip(held_out.rows, run.units.as_given(models), strict=True)
+        row_scores = np.concatenate([metrics.scores(rows, model) for rows, model in pairs])
         losses = row_losses(run.method.loss, row_scores, held_out.targets).astype(np.float64)
         guess = metrics.predict(row_scores, len(self.data.class_names))
         errors = (guess != held_out.y) if self.data.class_names else np.square(guess - held_out.y)

@@ -8,8 +8,9 @@ is feasible for every λ and every relationship.
 
 from __future__ import annotations
 
+import operator
 import time
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -57,12 +58,7 @@ class Effort:
 
     def __add__(self, effort: Effort) -> Effort:
         """Return the sum."""
-        return Effort(
-            self.solves + effort.solves,
-            self.rounds + effort.rounds,
-            self.terminal_steps + effort.terminal_steps,
-            self.seconds + effort.seconds,
-        )
+        return Effort(*map(operator.add, astuple(self), astuple(effort)))
 
 
 @dataclass(frozen=True)
@@ -273,14 +269,8 @@ def solve(
     run.learn(_Passes(precision.passes))
     certificate = run.certify()
     effort = Effort(1, run.state.round, run.state.terminal_steps, time.perf_counter() - start_time)
-    return Solution(
-        run.units.as_given(certificate.models),
-        run.units.scalers,
-        cloud.relationship,
-        certificate,
-        network.alpha.copy(),
-        effort,
-    )
+    models = run.units.as_given(certificate.models)
+    return Solution(models, run.units.scalers, cloud.relationship, certificate, network.alpha.copy(), effort)
 
 
 def held_out_scores(federation: Federation, fold: Fold, solution: Solution, out: Float64Array) -> None:

@@ -130,26 +130,16 @@ def tune(
     of them is tried.
     """
     validation = validation or Validation(seed=config.seed)
-    splits = [
-        hold_out(federation, validation.folds, part, validation.seed)
-        for part in range(validation.parts or validation.folds)
-    ]
+    parts = range(validation.parts or validation.folds)
+    splits = [hold_out(federation, validation.folds, part, validation.seed) for part in parts]
     metric = validation.metric or ("balanced_accuracy" if federation.class_names else "rmse")
     settings_to_try = candidates(config, federation, grid, trials, validation.seed)
     tried = [_judge(config, settings, splits, metric, threads) for settings in settings_to_try]
     best = best_of(tried, metric)
     if best.failed is not None:
         raise ConfigError(f"all {len(tried)} settings of {config.algorithm} failed: {best.failed}")
-    record = TuningRecord(
-        best.settings,
-        metric,
-        best.metrics[metric],
-        len(tried),
-        tried,
-        validation.folds,
-        len(splits),
-        validation.seed,
-    )
+    value, folds, seed = best.metrics[metric], validation.folds, validation.seed
+    record = TuningRecord(best.settings, metric, value, len(tried), tried, folds, len(splits), seed)
     return Tuned(config.changed(**best.settings), record)
 
 

@@ -32,12 +32,8 @@ def pooled_model(built: Algorithm, federation: Federation, settings: Settings) -
     if not isinstance(method, DualMethod) or built.regroup(federation).n_tasks < 2:
         return None
     uncoupled = Unrelated(getattr(method.relationship, "lambda1", LAMBDA1))
-    precision = Precision(
-        relative_gap=max(settings.target_relative_gap, OPTIMUM),
-        passes=Passes().passes,
-        max_rounds=settings.max_rounds,
-        certify_every=1,
-    )
+    gap = max(settings.target_relative_gap, OPTIMUM)
+    precision = Precision(gap, Passes().passes, settings.max_rounds, certify_every=1)
     rows = in_one_place(federation)
     solved = solve(rows, replace(method, relationship=uncoupled), precision, settings=replace(settings, target_gap=0.0))
     return solved.scalers[0], solved.models[0]
