@@ -22,8 +22,7 @@ Terminals count in groups of ``smallest`` or more: all members of a group, or no
 group for ever. So for any sets that a station requests, all sums together reveal only sums over groups
 (So et al. 2023).
 Masks and shares depend on the groups that the terminals were sent. Masks also depend on the requests to both terminals
-of a pair. If two terminals received different versions of these, their masks do not cancel, and shares restore
-nothing.
+of a pair. If two terminals received different versions, their masks do not cancel, and shares restore nothing.
 """
 
 from __future__ import annotations
