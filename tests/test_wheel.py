@@ -113,7 +113,7 @@ def test_the_first_command_of_the_readme_works(installed: Path, tmp_path: Path) 
     block = re.search(r"```console\n\$ rhfedmtl (.*?[^\\])\n", (ROOT / "README.md").read_text(), re.DOTALL)
     assert block is not None
     words = block[1].replace("\\\n", " ").split()
-    shown = call(installed, *words, cwd=tmp_path)
-    assert "balanced accuracy" in shown
+    output = call(installed, *words, cwd=tmp_path)
+    assert "balanced accuracy" in output
     for method in words[words.index("--algorithms") + 1].split(","):
-        assert f"│ {method} " in shown
+        assert f"│ {method} " in output

@@ -116,7 +116,7 @@ def test_an_interrupt_before_the_first_round_says_how_to_start(
     out, err = capsys.readouterr()
     assert (ended.value.code, out) == (130, "")
     if resumed:
-        assert err == f"interrupted: go on with: rhfedmtl train --resume {stopped}\n"
+        assert err == f"interrupted: continue with: rhfedmtl train --resume {stopped}\n"
         assert (stopped / "checkpoint").exists()
     else:
         assert "nothing was saved yet; repeat the command to start again" in err
@@ -193,7 +193,7 @@ def test_a_run_that_fails_leaves_no_folder_unless_it_can_go_on(tmp_path: Path, m
     monkeypatch.setattr(RunConfig, "run", lost)
     for error, left in ((ClusterError, 1), (ConfigError, 0)):
         run = begin(RunConfig(seed=left), Execution(), tmp_path / error.__name__)
-        with pytest.raises(error, match="go on with: rhfedmtl train --resume" if left else "the cluster is gone$"):
+        with pytest.raises(error, match="continue with: rhfedmtl train --resume" if left else "the cluster is gone$"):
             run.run()
         assert len(list((tmp_path / error.__name__).iterdir())) == left
 

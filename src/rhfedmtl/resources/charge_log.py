@@ -30,7 +30,7 @@ _NO_ROWS: dict[str, npt.NDArray[Any]] = {
 
 
 class ChargeLog:
-    """All charges in order (``charges``), and the exact total of each type (``sums``)."""
+    """Log of all charges in order (``charges``), with the exact total of each type (``sums``)."""
 
     def __init__(self, types: Iterable[str]) -> None:
         self.charges: list[Charge] = []

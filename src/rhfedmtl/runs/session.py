@@ -97,12 +97,12 @@ class Session:
                 )
         except ClusterError as error:
             if self.checkpoint.exists():
-                raise ClusterError(f"{error}; go on with: {go_on(self.folder)}") from error
+                raise ClusterError(f"{error}; continue with: {go_on(self.folder)}") from error
             self._drop()
             raise
         except KeyboardInterrupt:
             if self.checkpoint.exists():
-                raise KeyboardInterrupt(f"go on with: {go_on(self.folder)}") from None
+                raise KeyboardInterrupt(f"continue with: {go_on(self.folder)}") from None
             self._drop()
             raise
         except RHFedMTLError:
@@ -183,7 +183,7 @@ def read(folder: Path) -> Checkpoint:
         if (folder / records.RECORD).exists():
             raise DataError(f"{folder} is complete: there is nothing to resume")
         waiting = sorted(path.parent for path in folder.glob(f"*/{CHECKPOINT}"))
-        remedy = f"go on with: {go_on(waiting[-1])}" if waiting else "give the folder of an interrupted run"
+        remedy = f"continue with: {go_on(waiting[-1])}" if waiting else "give the folder of an interrupted run"
         raise DataError(f"{folder} has no checkpoint: {remedy}")
     return checkpoint.read(folder / CHECKPOINT)
 

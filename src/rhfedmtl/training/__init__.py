@@ -1,1 +1,1 @@
-"""One run: round zero, server iterations, accounting, faults, checkpoints, and what it leaves behind."""
+"""Runs: round zero, server iterations, accounting, faults, checkpoints and results."""

@@ -1,9 +1,10 @@
-"""A run on disk, from which it goes on to the bit: one file that is whole or not there.
+"""Write a run to a file, and read it, so that a run that was interrupted continues to the bit.
 
-It is written beside its place, forced to disk, and moved into place. It ends with a SHA-256 of all the rest, so a file
-that is damaged or cut short is refused. Arrays lie in it as they are: large ones are never in memory as a whole.
-Randomness has an address, not a state. The file therefore holds no random state, except the secret key that a private
-run draws its noise from. Only its owner can read the file, and a complete run removes it.
+The loop calls `Keeper.keep`, and `train --resume` calls `read`. A draft is written, forced to disk and moved into its
+place, so a kill never leaves half a checkpoint. The file ends with its SHA-256: a damaged or truncated file is refused.
+Large arrays are written and mapped in pieces, and never copied into memory. Draws have an address (seed, round,
+terminal), so the file holds no state of a random generator, only the secret key that a private run draws its noise
+from. Only the owner can read the file, and a complete run removes it.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 FORMAT = 7
 SECONDS = 30.0
-"""How often a run is put away unless told: at most so much work is done again after a crash."""
+"""Seconds between checkpoints by default: a crash loses at most so much work."""
 SHARE = 0.05
-"""Part of the time that checkpoints may take: those of long runs get rarer."""
+"""Largest share of the time for checkpoints: large runs write them less often."""
 MAPPED = 1 << 24
 NOISE_KEY = "noise key"
 """Name of the secret key among the notes; a private run draws its noise from it."""
@@ -52,11 +53,11 @@ class Keeper:
 
     @property
     def due(self) -> bool:
-        """Whether it is time."""
+        """True if the next checkpoint is due."""
         return time.monotonic() >= self._next
 
     def keep(self, run: Run) -> None:
-        """Write a checkpoint in the place of the one before."""
+        """Write a checkpoint, which replaces the previous file."""
         started = time.monotonic()
         key = None if run.noise_key is None else run.noise_key.hex()
         write(self.path, {**self.notes, NOISE_KEY: key}, snapshot.take(run), {"ledger": run.ledger})
@@ -69,7 +70,7 @@ class Keeper:
 
 
 class Checkpoint:
-    """A checkpoint that was read: the notes at once, the state when the run is there to take it."""
+    """A checkpoint file: its notes are read at once, its state when a run takes it."""
 
     def __init__(self, path: Path, table: Mapping[str, Any], arrays: list[Array]) -> None:
         self.path = path
@@ -77,7 +78,7 @@ class Checkpoint:
         self.notes: dict[str, Any] = self._unpacked("notes", {})
 
     def state(self, external: External) -> dict[str, Any]:
-        """The state, with the objects that were left out of it."""
+        """Return the state, with the ``external`` objects in their places."""
         state: dict[str, Any] = self._unpacked("state", external)
         return state
 
@@ -93,7 +94,7 @@ class Checkpoint:
         except (KeyError, IndexError, TypeError, ValueError, ImportError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
-            raise DataError(f"{self.path} does not fit this version ({error!r}): start the run anew") from error
+            raise DataError(f"{self.path} does not fit this version ({error!r}): start the run again") from error
 
 
 def write(path: Path, notes: Mapping[str, Any], state: Mapping[str, Any], external: External | None = None) -> None:
@@ -108,7 +109,7 @@ def write(path: Path, notes: Mapping[str, Any], state: Mapping[str, Any], extern
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a checkpoint; refused where there is none, or it is not as it was written."""
+    """Read a checkpoint; raise DataError if it is missing or damaged."""
     try:
         with path.open("rb") as file:
             table, start = _table(file, path)
@@ -121,13 +122,13 @@ def read(path: Path) -> Checkpoint:
 
 
 def discard(path: Path) -> None:
-    """Remove a checkpoint, and the unfinished draft that a killed process may have left."""
+    """Remove a checkpoint, and the unfinished draft of a killed process."""
     path.unlink(missing_ok=True)
     draft_of(path).unlink(missing_ok=True)
 
 
 def _fill(file: BinaryIO, table: Mapping[str, Any], arrays: list[Array | Later]) -> None:
-    """Magic, length of the table, the table, the arrays each at a round offset, and the digest of it all."""
+    """Write magic, length of the table, the table, the arrays at aligned offsets, and the digest."""
     offsets = np.cumsum([0, *(_aligned(_size(array)) for array in arrays)]).tolist()
     places = [(_dtype(array).str, array.shape, offset) for array, offset in zip(arrays, offsets, strict=False)]
     text = json.dumps({**table, "arrays": places}, allow_nan=False, separators=(",", ":")).encode()
@@ -149,11 +150,11 @@ def _fill(file: BinaryIO, table: Mapping[str, Any], arrays: list[Array | Later])
 
 
 def _table(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
-    """The table, and where the arrays start, of a file that is whole."""
+    """Return the table of a complete file, and the offset of its arrays."""
     if file.read(len(_MAGIC)) != _MAGIC:
         raise DataError(f"{path} is not a checkpoint of rhfedmtl")
     if not _sealed(file):
-        raise DataError(f"the checkpoint {path} is damaged (its checksum does not fit): start the run anew")
+        raise DataError(f"the checkpoint {path} is damaged (its checksum does not fit): start the run again")
     file.seek(len(_MAGIC))
     (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
     table = json.loads(file.read(length))
@@ -165,13 +166,13 @@ def _table(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _sealed(file: BinaryIO) -> bool:
-    """Whether the file ends with the digest of what comes before."""
+    """Return True if the file ends with the digest of its other bytes."""
     length = file.seek(0, os.SEEK_END) - hashlib.sha256().digest_size
     return length > len(_MAGIC) + _LENGTH.size and _digest(file, length) == file.read()
 
 
 def _digest(file: BinaryIO, length: int) -> bytes:
-    """SHA-256 of the first so many bytes; the file then stands behind them."""
+    """SHA-256 of the first ``length`` bytes; the file position is then after them."""
     digest = hashlib.sha256()
     file.seek(0)
     while length and (block := file.read(min(length, 1 << 20))):
@@ -181,7 +182,7 @@ def _digest(file: BinaryIO, length: int) -> bytes:
 
 
 def _array(path: Path, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """An array of the file: in memory, or mapped where it is large."""
+    """Return an array of the file, in memory, or mapped if it is large."""
     count = int(np.prod(shape))
     if count * dtype.itemsize >= MAPPED:
         return np.memmap(path, dtype, "r", offset, shape)

@@ -1,4 +1,4 @@
-"""How to run, as opposed to what to learn: scaling, certificates, targets, limits, engine."""
+"""Settings of a run that do not change the problem: scaling, certificates, targets, limits, engine."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ class Settings:
         for name in ("target_gap", "target_relative_gap"):
             check_weight(name, getattr(self, name))
         check_certify_every(self.certify_every)
-        for name, least in (("max_rounds", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name, minimum in (("max_rounds", 1), ("seed", 0)):
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"{name} must be at least {minimum}, got {getattr(self, name)}")
