@@ -1,11 +1,9 @@
 """Shards as actors of a Ray cluster. Actors may die at any time, and the run continues.
 
-Theory of operation
--------------------
-`RayActors` numbers its calls of each actor, and records the commands. If an actor receives a number again, it returns
-the same answer again. An actor that was restarted does not know the number before. It is then restored from the latest
-snapshot of its shard, and the commands since then are replayed. Shards are deterministic, so the result equals the
-result of an undisturbed run, to the bit.
+**Theory of operation.** `RayActors` numbers its calls of each actor, and records the commands. If an actor receives a
+number again, it returns the same answer again. An actor that was restarted does not know the number before. It is then
+restored from the latest snapshot of its shard, and the commands since then are replayed. Shards are deterministic, so
+the result equals the result of an undisturbed run, to the bit.
 """
 
 from __future__ import annotations
