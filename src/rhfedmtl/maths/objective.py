@@ -159,7 +159,8 @@ def between(a: Dual, b: Dual, relationship: Relationship) -> Dual:
             distance = np.sqrt(squared_norms(relationship.solve(offset[:, None, None] * step)))
             f, norms = f - part * end.norms * distance, part * end.norms + (0.0 if norms is None else norms)
     mixed = Dual(f, a.V + shares[:, None, None] * step, norms)
-    return max(mixed, b, a, key=lambda dual: dual.bound(relationship))
+    bounds = mixed.bound(relationship), b.bound(relationship), a.bound(relationship)
+    return (mixed, b, a)[bounds.index(max(bounds))]
 
 
 def gradient_dual(losses: Vector, n: Vector, W: Models, V: Models) -> Dual:

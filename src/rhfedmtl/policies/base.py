@@ -177,6 +177,12 @@ class Situation:
         if isinstance(local_steps, np.ndarray) and local_steps.strides == (0,):
             local_steps = int(local_steps[0])
         sizes = self.bytes
+        request: FloatArray | float = float(sizes.request)
+        result: FloatArray | float = float(sizes.result)
+        if sizes.each_request:
+            request = np.asarray(sizes.request + sizes.each_request * self.layout.members, dtype=np.float64)
+        if sizes.each_result:
+            result = np.asarray(sizes.result + sizes.each_result * self.layout.members, dtype=np.float64)
         return RoundEvent(
             self.rounds + 1 if number is None else number,
             self.layout,
@@ -185,14 +191,9 @@ class Situation:
             ahead=waiting,
             bytes_down=float(sizes.order if down is None else down),
             bytes_up=float(sizes.update if up is None else up),
-            request_bytes=self._per_station(sizes.request, sizes.each_request),
-            result_bytes=self._per_station(sizes.result, sizes.each_result),
+            request_bytes=request,
+            result_bytes=result,
         )
-
-    def _per_station(self, fixed: int, per_terminal: int) -> FloatArray | float:
-        if not per_terminal:
-            return float(fixed)
-        return np.asarray(fixed + per_terminal * self.layout.members, dtype=np.float64)
 
     def certificate_event(
         self, sizes: CertificateSizes | None = None, number: int | None = None, report: int = 0

@@ -262,8 +262,11 @@ def round_rows(record: Record) -> Iterator[dict[str, Any]]:
                 "gap": table.gap[i],
                 "station_gap": None if gaps is None else gaps[station],
             }
-            row |= {f"spent_{name}": values[i] for name, values in table.spent.items()}
-            row |= {name: None if (values := v[i]) is None else values[b] for name, v in table.metrics.items()}
+            for name, amounts in table.spent.items():
+                row[f"spent_{name}"] = amounts[i]
+            for name, by_round in table.metrics.items():
+                metrics = by_round[i]
+                row[name] = None if metrics is None else metrics[b]
             yield row
 
 

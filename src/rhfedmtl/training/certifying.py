@@ -345,4 +345,4 @@ class Certification:
         if not metrics or certificate.found == certificate.round:
             return True
         tasks = np.isin(self._task_station, self._cloud.tasks) if isinstance(self._cloud, Cloud) else slice(None)
-        return any(bool(np.isnan(values[tasks]).any()) for values in metrics.values())
+        return bool(np.isnan(np.array(list(metrics.values()))[:, tasks]).any())
