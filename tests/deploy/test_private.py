@@ -99,7 +99,7 @@ def test_a_private_network_keeps_to_its_bound(tmp_path: Path, kind: str, capsys:
     assert training["privacy"]["certificate"]["probability"] == 1.0 - 1e-6
     assert np.isfinite(training["gap"])
     said = "\n".join(closing_lines(training))
-    assert "at most epsilon 8 at delta 1e-06 of any terminal" in said
+    assert "privacy loss of a terminal at most epsilon 8 at delta 1e-06" in said
     assert "terminals under a station are few for epsilon=8" in said
     assert "privacy" in json.loads((tmp_path / "out" / "ledger.json").read_text())["budget"]
     assert_declared(folder, 2)

@@ -173,7 +173,7 @@ def test_models_that_do_not_know_their_rows_ask_for_them(tmp_path: Path) -> None
     TaskModels.from_result(federation, result).save(tmp_path / "model.npz")
     told = CliRunner().invoke(app, ["certify", str(tmp_path / "model.npz")])
     assert isinstance(told.exception, ConfigError)
-    assert "name them with --path, or --data" in str(told.exception)
+    assert "name them with --path or --data" in str(told.exception)
 
 
 def test_help_names_no_default_beside_the_run_itself() -> None:

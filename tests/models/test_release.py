@@ -135,7 +135,7 @@ def test_the_command_writes_a_model_with_its_statement(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "for any one training row replaced" in result.output
     assert TaskModels.load(tmp_path / "released.npz").provenance["privacy"]["delta"] == 1e-6
-    assert "they add up" in result.output
+    assert "losses add up" in result.output
     assert "so far" not in result.output
 
 

@@ -374,3 +374,10 @@ def test_data_that_is_not_at_hand_is_asked_for(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(RHFedMTLError, match=r"small\.mat"):
         reproduce(["table3"], tmp_path / "out", seeds=1, protocol="authors")
+
+
+def test_a_comparison_with_two_prices_says_so() -> None:
+    """Budgets of a comparison limit a single resource type."""
+    base = RunConfig(cost=("energy=0.1,10", "time=0.001,0.1"))
+    with pytest.raises(ConfigError, match="needs the price of one resource type, got energy, time"):
+        side_by_side(base, ["rhfedmtl"], [100.0], 1, "accuracy")

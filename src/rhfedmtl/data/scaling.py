@@ -29,8 +29,8 @@ CONSTANT_IN_FEATURES, MIN_CONSTANT = 3.0, 0.25
 MAX_SHIFT = 1e-3
 """Rounding the mean may shift a scaled column by at most this."""
 SMALLEST_FACTOR, LARGEST_FACTOR = 1e3, 1e-6
-"""A scale must lie between these multiples of the smallest and the largest number of a type: beyond them the numbers
-behind the scale do not fit into the type."""
+"""A scale must be at least the first times the smallest number of a type, and at most the second times the largest:
+outside this range the numbers behind the scale do not fit into the type."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,9 +111,9 @@ def federate(source: Source, split: Split | None = None, seed: int = 0) -> Feder
     if small:
         examples = "; ".join(f"{source.task_names[b]!r} has {why}" for b, why in list(small.items())[:5])
         more = f" … ({len(small)} tasks in all)" if len(small) > 5 else ""
-        keep = source.small_tasks == "keep"
-        outcome = "kept, to learn from the other tasks" if keep else "left out"
-        notes = (f"small tasks {outcome}: {examples}{more} (--small-tasks {'drop' if keep else 'keep'}, error)",)
+        drop = source.small_tasks == "drop"
+        outcome = "left out" if drop else "kept, to learn from the other tasks"
+        notes = (f"small tasks {outcome}: {examples}{more} (--small-tasks {'keep' if drop else 'drop'}, error)",)
     if isinstance(split.tasks, int) and (hint := _number_name_hint(source.task_names, split.tasks)):
         notes = (f"{split.tasks} of {len(source.task_names)} tasks drawn{hint}", *notes)
     return replace(_gather(source, chosen, parts, split), notes=(*source.notes, *notes))

@@ -1,7 +1,8 @@
 """Relationships between tasks. Each reaches the base stations as an anchor: a centre c_b and a weight λ_b.
 
 To add a relationship, write a frozen dataclass with ``precision`` (and, if it is learned, ``learn`` and ``learns``),
-and its line in `registry`. The base class makes the anchors (`coupling.py`).
+and its line in `registry`. The base class makes the anchors (`coupling.py`), and the cloud calls `anchors` once per
+server iteration. V are the v_b of the stations, and G is the inverse of Q.
 """
 
 from __future__ import annotations

@@ -293,7 +293,8 @@ def differences(result: StudyResult) -> Table | None:
     if not groups:
         return None
     name, reference = metric_name(result.study.metric), result.labels[result.study.reference]
-    note = f"{name[:1].upper()}{name[1:]} minus {name} of {reference}, paired over seeds; positive is better."
+    pair = (f"{name} of {reference}", name) if result.study.sign < 0 else (name, f"{name} of {reference}")
+    note = f"{pair[0][:1].upper()}{pair[0][1:]} minus {pair[1]}, paired over seeds; positive is better."
     return Table(("", "difference, 95 % interval", "verdict"), tuple(groups), note)
 
 

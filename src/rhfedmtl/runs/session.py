@@ -1,7 +1,8 @@
 """A single run with its folder: start it, checkpoint it, resume it, and record it.
 
 ``train`` calls `begin` or (with ``--resume``) `take_up`, then `Session.run` and `Session.finish`, all within `ready`.
-If the run ends early, the folder keeps the last checkpoint; a folder without a checkpoint is removed.
+After Ctrl-C or the loss of a cluster the folder keeps the last checkpoint. After an error a new run loses its
+checkpoint and its folder, and a resumed run keeps them.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Session:
         }
 
     def _drop(self) -> None:
-        """Remove an empty folder; a resumed run keeps its earlier files."""
+        """Delete the files of a new run, and the folder if it is empty. A resumed run keeps its files."""
         if self.start is None:
             checkpoint.discard(self.checkpoint)
             progress.forget(self.folder)

@@ -96,8 +96,7 @@ def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bo
     """Return True if λ2 is chosen although the user did not ask for it.
 
     The tasks must be coupled and have at most `MOST_DATA_NUMBERS` numbers, because the choice must not take long.
-    Without a
-    budget (``limited`` is False) they also need enough rows for folds.
+    Without a budget (``limited`` is False) they also need enough rows for folds.
     """
     data = built.regroup(federation)
     coupled = isinstance(built.method, DualMethod) and built.method.relationship.coupling(data.n_tasks) > 0.0
@@ -140,7 +139,8 @@ class OpenWeights:
     ) -> tuple[SelectionRecord, Before | None]:
         """Choose weights in the first rounds if there is a budget, else on folds; return the record and these rounds.
 
-        If the watcher ends the first rounds, the weights chosen so far are final. Folds charge nothing.
+        If the watcher ends the first rounds, the weights chosen so far are final. Folds charge nothing; ConfigError is
+        raised if the rows are too few for folds.
         """
         if ledger.budget:
             return self._in_first_rounds(built, federation, settings, ledger, execution or Execution(), watch)

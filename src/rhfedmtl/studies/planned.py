@@ -104,8 +104,13 @@ def side_by_side(
         raise ConfigError("a comparison needs an algorithm, a budget and a seed")
     if len(set(algorithms)) < len(algorithms) or len(set(budgets)) < len(budgets):
         raise ConfigError(f"a comparison names each method and each budget once: {algorithms}, {budgets}")
-    (resource,) = base.resources()[0]
-    axis = f"budget.{resource}"
+    priced = list(base.resources()[0])
+    if len(priced) != 1:
+        raise ConfigError(
+            f"a comparison needs the price of one resource type, got {', '.join(priced) or 'none'}: "
+            "name it as in --cost energy=0.1,10"
+        )
+    axis = f"budget.{priced[0]}"
     policy = ("policy", *(option.name for entry in POLICIES.values() for option in entry.options))
     runs = {}
     for name in algorithms:  # a policy is for algorithms that decide their work themselves
@@ -119,7 +124,7 @@ def side_by_side(
         for seed in range(seeds)
         for config in [
             taking_part(
-                replace(run, budget=(f"{resource}={budget:.15g}",), seed=seed, noise_from_seed=bool(run.privacy))
+                replace(run, budget=(f"{priced[0]}={budget:.15g}",), seed=seed, noise_from_seed=bool(run.privacy))
             )
         ]
     ]

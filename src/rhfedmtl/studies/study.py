@@ -255,7 +255,7 @@ class StudyResult:
         return None if not values or None in values else np.array(values, dtype=np.float64)
 
     def difference(self, variant: str, at: At, baseline: str) -> tuple[float, float | None] | None:
-        """Return variant minus baseline over common seeds: mean, half of its 95 % interval; positive is better."""
+        """Return how much better a variant is, paired over common seeds: mean and half of its 95 % interval."""
         first, second = self.values(variant, at), self.values(baseline, at)
         first_seeds, second_seeds = self.seeds_of(variant, at), self.seeds_of(baseline, at)
         both = [seed for seed in first_seeds if seed in second_seeds]

@@ -38,7 +38,7 @@ CLOSE = 1e-6
 """The last certificate is not tightened below this relative gap."""
 
 LAST_DIGITS = 4e-15
-"""A gap of so much of the objective of models that are zero is rounding, however small the objective is."""
+"""A gap below this share of the objective of the zero model is only rounding error, however small the objective is."""
 
 
 def target_reached(certificate: Certificate, settings: Settings) -> str | None:

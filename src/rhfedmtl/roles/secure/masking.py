@@ -1,7 +1,8 @@
 """Masked sums: a station learns a sum over terminals, and no terminal's part of it.
 
-This module holds the messages, the groups, and a terminal's side (`Masker`); `roles.secure.masked_sums` is the
-station's side. There is no I/O here.
+This module holds the messages, the groups, and a terminal's side (`Masker`), which `deploy/terminal/masked.py` calls;
+`roles.secure.masked_sums` is the station's side. There is no I/O here. Words are the integers of an update; sums wrap
+around.
 
 **Theory of operation.** The protocol comes from Bonawitz et al. (2017), on a sparse graph of neighbours for large
 stations (Bell et al. 2020). Each sum uses a slot s:
@@ -47,7 +48,7 @@ from rhfedmtl.roles.secure.masks import SEED, Words
 from rhfedmtl.roles.states import StateMachine, Table, frozen
 
 SMALLEST = 3
-"""Default of the smallest number of terminals in a group."""
+"""Smallest number of terminals in a group, unless the caller gives another (`MaskedSums.least_summed`)."""
 Members = frozenset[int]
 
 
