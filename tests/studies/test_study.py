@@ -379,5 +379,5 @@ def test_data_that_is_not_at_hand_is_asked_for(tmp_path: Path, monkeypatch: pyte
 def test_a_comparison_with_two_prices_says_so() -> None:
     """Budgets of a comparison limit a single resource type."""
     base = RunConfig(cost=("energy=0.1,10", "time=0.001,0.1"))
-    with pytest.raises(ConfigError, match="needs the price of one resource type, got energy, time"):
+    with pytest.raises(ConfigError, match="got energy, time: name it"):
         side_by_side(base, ["rhfedmtl"], [100.0], 1, "accuracy")
