@@ -21,7 +21,7 @@ from rhfedmtl.errors import DataError
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.resources.links import read_links
 
-MANY = 3 * unpacking.SMALL
+MANY = 3 * unpacking.SMALL_FILE
 LIMITED = """
 import resource, sys
 from pathlib import Path
@@ -56,7 +56,7 @@ def packed(path: Path, piece: bytes, size: int, start: bytes = b"") -> Path:
 )
 def test_a_bomb_of_a_table_is_refused_early(tmp_path: Path, start: bytes, piece: bytes) -> None:
     """A huge line, a header of millions of columns, many rows and a huge row leave the memory bounded."""
-    path = packed(tmp_path / "t.csv.gz", piece, 4 * unpacking.SMALL, start)
+    path = packed(tmp_path / "t.csv.gz", piece, 4 * unpacking.SMALL_FILE, start)
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(path)],
         capture_output=True,
@@ -66,13 +66,13 @@ def test_a_bomb_of_a_table_is_refused_early(tmp_path: Path, start: bytes, piece:
     message, memory = done.stdout.strip().rsplit("\n", 1)
     assert message.startswith("DataError")
     assert "unpacks to more than" in message or "has a line of" in message
-    assert int(memory) < 10 * unpacking.SMALL
+    assert int(memory) < 10 * unpacking.SMALL_FILE
 
 
 def test_an_honest_packed_table_is_read(tmp_path: Path) -> None:
     """A sparse table packs far better than the limit on growth, and is small enough."""
     path = packed(tmp_path / "t.csv.gz", b"0,0\n", 2**20, b"a,b\n")
-    assert path.stat().st_size * unpacking.RATIO < 2**20 < unpacking.SMALL
+    assert path.stat().st_size * unpacking.RATIO < 2**20 < unpacking.SMALL_FILE
     assert len(table_files.read(path).columns["a"]) == 2**18
 
 

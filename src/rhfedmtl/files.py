@@ -15,7 +15,7 @@ from typing import BinaryIO
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.failpoints import failpoint
 
-PRIVATE, PUBLIC = 0o600, 0o644
+PRIVATE, PUBLIC_MODE = 0o600, 0o644
 """Modes of files for their owner only, and of files that all users may read."""
 
 

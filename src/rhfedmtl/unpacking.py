@@ -1,7 +1,7 @@
 """Unpack files from other people with a limit, because a small file must not fill the memory.
 
-A packed file may grow to `SMALL` bytes, or to `RATIO` times its size if that is more. A larger file is refused, and its
-owner can unpack it first: a file without compression takes as much memory as its size shows.
+A packed file may grow to `SMALL_FILE` bytes, or to `RATIO` times its size if that is more. A larger file is refused,
+and its owner can unpack it first: a file without compression takes as much memory as its size shows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from rhfedmtl.errors import DataError
 
-SMALL = 1 << 26
+SMALL_FILE = 1 << 26
 """Bytes that any file may unpack to: 64 MiB are harmless."""
 RATIO = 20
 """Growth of larger files. Measured with gzip: decimals grow 3 times, codes 6 times, one-hot columns 74 times;
@@ -33,7 +33,7 @@ MAT_HEADER, MAT_COMPRESSED = 128, 15
 
 def max_bytes(path: Path) -> int:
     """Return the number of bytes that a packed file may unpack to."""
-    return max(SMALL, RATIO * path.stat().st_size)
+    return max(SMALL_FILE, RATIO * path.stat().st_size)
 
 
 def check_growth(path: Path, size: float, remedy: str) -> None:

@@ -18,7 +18,7 @@ from rhfedmtl.testing.runs import FAULTS, Case
 from rhfedmtl.training.result import Result
 
 NOUNS = ("loss", "relationship", "merge", "policy")
-OTHERS = [(noun, name) for noun in NOUNS for name in load(conformance.KINDS[noun].registry)]
+OTHERS = [(noun, name) for noun in NOUNS for name in load(conformance.ENTRY_KINDS[noun].registry)]
 
 
 def learn(

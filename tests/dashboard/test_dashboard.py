@@ -244,7 +244,7 @@ def test_a_run_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
 
     result = run.run(watch)
     assert set(seen) == {RUNNING}
-    path = run.folder / progress.NAME
+    path = run.folder / progress.PROGRESS_FILE
     so_far = progress.load(path).record
     assert so_far.rounds is not None
     assert so_far.result is not None
@@ -279,7 +279,7 @@ def test_half_a_line_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(progress, "LINES_PER_SECOND", 1e9)
     run = session.begin(RunConfig(budget=("energy=600",)), Execution(threads=1), tmp_path)
     run.run()
-    path = run.folder / progress.NAME
+    path = run.folder / progress.PROGRESS_FILE
     whole = progress.load(path).record.rounds
     path.write_text(path.read_text()[:-20])
     part = progress.load(path).record.rounds

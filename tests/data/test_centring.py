@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 from rhfedmtl.algorithms.options import Options
-from rhfedmtl.data.centring import NUMBERS, combined_label_sums, label_sums, levels
+from rhfedmtl.data.centring import LABEL_NUMBERS, combined_label_sums, label_sums, levels
 from rhfedmtl.data.federation import Source
 from rhfedmtl.data.loaders.synthetic import Synthetic, make
 from rhfedmtl.data.split import Split, federate
@@ -84,7 +84,7 @@ def test_without_an_intercept_labels_stay_as_they_are() -> None:
         zero = config.run(federation).events[0]
         assert isinstance(zero, RoundEvent)
         bytes_up.append((zero.bytes_up, zero.bytes_down))
-    sizes = LabelsReport(0, np.zeros(NUMBERS)).n_bytes + EMPTY, Centring(0.0).n_bytes + EMPTY
+    sizes = LabelsReport(0, np.zeros(LABEL_NUMBERS)).n_bytes + EMPTY, Centring(0.0).n_bytes + EMPTY
     assert (bytes_up[1][0] - bytes_up[0][0], bytes_up[1][1] - bytes_up[0][1]) == sizes
 
 

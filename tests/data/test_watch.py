@@ -173,8 +173,8 @@ def test_the_wheel_is_fetched_by_pip_and_one_file_unpacked(
     found = wheel(index, content)
     assert len(watch.load().task_names) == 2
     found.unlink()
-    assert watch.fetch() == no_data / watch.FILE
-    assert [path.name for path in no_data.iterdir()] == [watch.FILE]
+    assert watch.fetch() == no_data / watch.WATCH_FILE
+    assert [path.name for path in no_data.iterdir()] == [watch.WATCH_FILE]
 
 
 def test_a_wheel_with_another_file_is_refused(index: Path, no_data: Path) -> None:
@@ -198,10 +198,10 @@ def test_an_installed_package_is_found_without_importing_it(
     package = tmp_path / "site" / "seglearn"
     (package / "data").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
-    content = write(package / "data" / watch.FILE, recordings()).read_bytes()
+    content = write(package / "data" / watch.WATCH_FILE, recordings()).read_bytes()
     monkeypatch.setattr(watch, "SHA256", hashlib.sha256(content).hexdigest())
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert watch.fetch() == package / "data" / watch.FILE
+    assert watch.fetch() == package / "data" / watch.WATCH_FILE
 
 
 def test_windows_that_make_no_sense_are_refused() -> None:
@@ -212,7 +212,7 @@ def test_windows_that_make_no_sense_are_refused() -> None:
 
 def test_the_real_file_holds_ten_people_and_seven_exercises() -> None:
     """The published series: 140 of them, 10 people, 7 exercises, each person with every exercise on both arms."""
-    path = next((p for p in (cache.find([watch.FILE]), watch.installed()) if p is not None), None)
+    path = next((p for p in (cache.find([watch.WATCH_FILE]), watch.installed()) if p is not None), None)
     if path is None:
         pytest.skip("the watch data is not at hand: pip install seglearn, or `rhfedmtl data fetch watch`")
     assert cache.sha256(path) == watch.SHA256

@@ -156,7 +156,7 @@ def failpoint_folder(tmp_path: Path, monkeypatch: Any) -> Path:
     places = tmp_path / "places"
     places.mkdir()
     monkeypatch.setenv(failpoints.VARIABLE, str(places))
-    monkeypatch.setattr(supervision, "LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr(supervision, "LONGEST_RESTART_S", 0.2)
     return places
 
 

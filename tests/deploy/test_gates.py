@@ -633,7 +633,7 @@ def test_what_ends_again_and_again_is_started_less_and_less(folder: Path, monkey
                 now[0] += 0.01
             waits.append(round(now[0] - began, 1))
         assert waits[:5] == [0.0, 0.1, 0.2, 0.4, 0.8]
-        assert waits[-1] == supervisor_module.LONGEST_WAIT_S
+        assert waits[-1] == supervisor_module.LONGEST_RESTART_S
         supervisor._began["cloud"] = now[0]
         now[0] += 60.0
         assert supervisor._is_due("cloud")

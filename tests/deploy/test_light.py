@@ -276,7 +276,7 @@ def test_nothing_is_sent_that_a_full_disk_keeps_out_of_the_account(tmp_path: Pat
 
 def test_a_long_account_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file stays small, and its sums stay right."""
-    monkeypatch.setattr(accounts, "LONGEST", 2000)
+    monkeypatch.setattr(accounts, "LONGEST_ACCOUNT", 2000)
     account = Account(tmp_path / "account.csv")
     for i in range(200):
         account.note(UP if i % 2 else DOWN, "update" if i % 2 else "order", 0, i)

@@ -36,7 +36,7 @@ from rhfedmtl.data.scaling import Moments
 from rhfedmtl.deploy.cloud.config import read_cloud
 from rhfedmtl.deploy.cloud.journal import TrainingJournal
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
-from rhfedmtl.deploy.cloud.rosters import AT_ONCE
+from rhfedmtl.deploy.cloud.rosters import ROSTERS_AT_ONCE
 from rhfedmtl.deploy.cloud.service import CloudService
 from rhfedmtl.deploy.cloud.trainer import Training
 from rhfedmtl.deploy.node import serve as serving
@@ -460,7 +460,7 @@ def test_moving_many_terminals_does_not_cut_their_station_off(folder: Path, tmp_
         while len(asked) < n:
             await say(cloud, session, outlook=outlook)
             now = requests(session)
-            assert 0 < len(now) <= AT_ONCE
+            assert 0 < len(now) <= ROSTERS_AT_ONCE
             assert session.reason == ""
             asked += [request.transfer.terminal for request in now]
             for request in now:

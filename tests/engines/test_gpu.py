@@ -96,7 +96,7 @@ def test_terminals_that_visit_no_row_twice_agree(card: Any) -> None:
 
 def test_many_blocks_are_added_up_in_groups(card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stations of several blocks, in several launches and sums of sums, give what the processor gives."""
-    monkeypatch.setattr(gpu_card, "VISITS", 100)
+    monkeypatch.setattr(gpu_card, "CARD_VISITS", 100)
     monkeypatch.setattr(gpu_card, "ADDENDS", 2)
     data = federation(sizes=((2,) * 70, (3,) * 17), dtype=np.float32)
     assert_close(*(numbers(engine(data, METHOD, seed=4), METHOD) for engine in (InProcess, card)))

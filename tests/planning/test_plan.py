@@ -25,7 +25,7 @@ from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.planning.data_shape import DataShape, cheapest_plan, situation_of
 from rhfedmtl.planning.dry_run import dry_run
-from rhfedmtl.planning.pilot import CLASSES, NUMBERS, UNCLEAR, Edges, Forecast, Pilot, fly, pilot_length
+from rhfedmtl.planning.pilot import CLASS_EDGES, NUMBER_EDGES, UNCLEAR, Edges, Forecast, Pilot, fly, pilot_length
 from rhfedmtl.planning.plan import PlanReport, plan
 from rhfedmtl.planning.request import PlanRequest
 from rhfedmtl.planning.target import Target, TargetPoint, mark_pareto, mean_interval, seek, seek_in_theory
@@ -374,7 +374,7 @@ def test_faults_of_which_paper_knows_nothing_need_rounds(federation: Federation)
     assert plan(federation, ledger=Ledger(PAPER, "energy=1400"), faults=Faults(churn=0.1)).predicted_gap is not None
 
 
-@pytest.mark.parametrize("edges", [CLASSES, NUMBERS, UNCLEAR])
+@pytest.mark.parametrize("edges", [CLASS_EDGES, NUMBER_EDGES, UNCLEAR])
 @pytest.mark.parametrize("stretch", [1.0, 1.5, 4.0, 100.0])
 def test_edges_of_the_forecast_never_cross(stretch: float, edges: Edges) -> None:
     """The lower edge falls at least as far as the centre, and the centre as far as the upper edge."""

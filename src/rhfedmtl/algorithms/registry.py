@@ -50,10 +50,10 @@ def powers(low: float, high: float, count: int) -> tuple[float, ...]:
     return tuple(float(f"{low * (high / low) ** (i / (count - 1)):.1e}") for i in range(count))
 
 
-STEPS = (0.1, 0.3, 1.0, 3.0)
-VISITS = (2, 10, 40)
+TUNED_STEPS = (0.1, 0.3, 1.0, 3.0)
+TUNED_VISITS = (2, 10, 40)
 WEIGHTS: Grid = {"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": powers(1e-4, 10.0, 8)}
-ONE_TASK: Grid = {"local_steps": VISITS, "lambda1": powers(1e-5, 1e-1, 8)}
+ONE_TASK: Grid = {"local_steps": TUNED_VISITS, "lambda1": powers(1e-5, 1e-1, 8)}
 
 STEP = Option("step", float, 0.5, "Step size")
 DECAY = Option("decay", float, 0.0, "The step size falls by 1/(1 + decay · rounds)")
@@ -83,7 +83,7 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
         "hfedmtl": AlgorithmEntry(
             "the same with fixed H, K and M",
             "rhfedmtl.algorithms.hfedmtl:hfedmtl",
-            grid={"local_steps": VISITS, "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)},
+            grid={"local_steps": TUNED_VISITS, "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)},
             grid_for_given_steps=WEIGHTS,
         ),
         "local": AlgorithmEntry(
@@ -112,37 +112,37 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             "a single model for all tasks, by averaged gradient steps",
             "rhfedmtl.algorithms.baselines.fedavg:fedavg",
             options=SGD,
-            grid={"step": (0.03, *STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
+            grid={"step": (0.03, *TUNED_STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
         ),
         "fedprox": AlgorithmEntry(
             "FedAvg whose terminals stay near the model they were sent",
             "rhfedmtl.algorithms.baselines.fedprox:fedprox",
             options=(*SGD, MU),
-            grid={"step": STEPS, "local_steps": VISITS, "mu": (0.01, 0.1)},
+            grid={"step": TUNED_STEPS, "local_steps": TUNED_VISITS, "mu": (0.01, 0.1)},
         ),
         "hierfavg": AlgorithmEntry(
             "FedAvg whose stations average several times before the cloud does",
             "rhfedmtl.algorithms.baselines.fedavg:hierfavg",
             options=SGD,
-            grid={"step": STEPS, "local_steps": VISITS, "station_rounds": (2, 4)},
+            grid={"step": TUNED_STEPS, "local_steps": TUNED_VISITS, "station_rounds": (2, 4)},
         ),
         "ditto": AlgorithmEntry(
             "a model for each task, held near the common model",
             "rhfedmtl.algorithms.baselines.ditto:ditto",
             options=(*SGD, MU),
-            grid={"step": STEPS, "local_steps": VISITS, "mu": (0.01, 0.3)},
+            grid={"step": TUNED_STEPS, "local_steps": TUNED_VISITS, "mu": (0.01, 0.3)},
         ),
         "fedem": AlgorithmEntry(
             "tasks mix a few common models, each with its own shares",
             "rhfedmtl.algorithms.baselines.fedem:fedem",
             options=(*SGD, COMPONENTS),
-            grid={"step": (0.3, 1.0, 3.0, 10.0), "local_steps": VISITS, "components": (2, 3)},
+            grid={"step": (0.3, 1.0, 3.0, 10.0), "local_steps": TUNED_VISITS, "components": (2, 3)},
         ),
         "adaptive-fl": AlgorithmEntry(
             "FedAvg that controls its number of steps under a budget",
             "rhfedmtl.algorithms.baselines.adaptive_fl:adaptive_fl",
             options=(*SGD, PHI),
-            grid={"step": (0.03, *STEPS, 10.0), "phi": (2.5e-5, 2.5e-4, 2.5e-3, 2.5e-2)},
+            grid={"step": (0.03, *TUNED_STEPS, 10.0), "phi": (2.5e-5, 2.5e-4, 2.5e-3, 2.5e-2)},
             decides_steps=True,
         ),
         "lbfgs": AlgorithmEntry(
@@ -162,43 +162,43 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             "FedAvg with steps corrected for the drift of each terminal",
             "rhfedmtl.algorithms.baselines.scaffold:scaffold",
             options=SGD,
-            grid={"step": (0.03, *STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
+            grid={"step": (0.03, *TUNED_STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
         ),
         "scaffnew": AlgorithmEntry(
             "SCAFFOLD with rounds of random length (ProxSkip)",
             "rhfedmtl.algorithms.baselines.scaffnew:scaffnew",
             options=SGD,
-            grid={"step": (0.03, *STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
+            grid={"step": (0.03, *TUNED_STEPS, 10.0), "local_steps": (2, 5, 15, 40)},
         ),
         "fedadam": AlgorithmEntry(
             "FedAvg whose server takes steps of Adam",
             "rhfedmtl.algorithms.baselines.fedadam:fedadam",
             options=(*SGD, SERVER_STEP),
-            grid={"step": (0.3, 3.0), "local_steps": VISITS, "server_step": (0.01, 0.03, 0.1, 0.3)},
+            grid={"step": (0.3, 3.0), "local_steps": TUNED_VISITS, "server_step": (0.01, 0.03, 0.1, 0.3)},
         ),
         "fedyogi": AlgorithmEntry(
             "FedAvg whose server takes steps of Yogi",
             "rhfedmtl.algorithms.baselines.fedadam:fedyogi",
             options=(*SGD, SERVER_STEP),
-            grid={"step": (0.3, 3.0), "local_steps": VISITS, "server_step": (0.01, 0.03, 0.1, 0.3)},
+            grid={"step": (0.3, 3.0), "local_steps": TUNED_VISITS, "server_step": (0.01, 0.03, 0.1, 0.3)},
         ),
         "pfedme": AlgorithmEntry(
             "a model for each task, near a common model that follows them",
             "rhfedmtl.algorithms.baselines.pfedme:pfedme",
             options=(*SGD, MU, INNER_STEPS, FOLLOW),
-            grid={"step": STEPS, "local_steps": VISITS, "mu": (0.01, 0.3)},
+            grid={"step": TUNED_STEPS, "local_steps": TUNED_VISITS, "mu": (0.01, 0.3)},
         ),
         "permfl": AlgorithmEntry(
             "terminal models near their station's model, station models near the cloud's",
             "rhfedmtl.algorithms.baselines.permfl:permfl",
             options=(*SGD, MU, TEAM_PULL, TEAM_STEP, CLOUD_STEP),
-            grid={"step": STEPS, "local_steps": VISITS, "mu": (0.1, 1.0)},
+            grid={"step": TUNED_STEPS, "local_steps": TUNED_VISITS, "mu": (0.1, 1.0)},
         ),
         "fedu": AlgorithmEntry(
             "the joint problem of all tasks by gradient steps; the cloud takes the step of the coupling",
             "rhfedmtl.algorithms.baselines.fedu:fedu",
             options=(STEP,),
-            grid={"step": (0.3, 1.0), "local_steps": VISITS, "lambda2": (1e-3, 3e-3, 1e-2, 3e-2)},
+            grid={"step": (0.3, 1.0), "local_steps": TUNED_VISITS, "lambda2": (1e-3, 3e-3, 1e-2, 3e-2)},
         ),
         "pooled": AlgorithmEntry(
             "a single model from all rows in a single place, solved",

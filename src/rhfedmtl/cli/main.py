@@ -112,7 +112,7 @@ def program() -> Any:
         except KeyboardInterrupt as end:
             words = str(end) or INTERRUPT_MESSAGES.get(context.invoked_subcommand or "", "")
             typer.echo(f"interrupted: {words}" if words else "interrupted", err=True)
-            raise typer.Exit(train.INTERRUPTED) from None
+            raise typer.Exit(train.INTERRUPTED_STATUS) from None
 
     group.invoke = invoke_or_report
     group.commands = {name: group.commands[name] for names in PANELS.values() for name in names}

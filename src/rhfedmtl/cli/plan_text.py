@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rhfedmtl.resources.costs import Cost
 
 ROWS = 14
-NAMES = 13
+NAME_WIDTH = 13
 """Width of the column with the names of facts."""
 
 
@@ -173,7 +173,7 @@ def _table(first: str, *right_columns: str) -> Table:
 
 
 def _line(name: str, text: str) -> None:
-    fact(name, text, NAMES)
+    fact(name, text, NAME_WIDTH)
 
 
 def _price(value: Any) -> str:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="List runs, show a run, or compare runs.")
 Folder = Annotated[Path, typer.Option("--folder", help="Folder of runs of `train`, or the --out of a sweep.")]
 CERTIFICATE = ("primal", "primal_at_zero", "dual", "gap", "relative_gap")
-WORK = ("rounds", "terminal_steps", "seconds")
-FACTS = (*METRICS, *CERTIFICATE, *WORK)
+WORK_FIELDS = ("rounds", "terminal_steps", "seconds")
+FACTS = (*METRICS, *CERTIFICATE, *WORK_FIELDS)
 RESULTS = {"balanced_accuracy": "balanced accuracy", "rmse": "RMSE for numeric labels"}
 """Metrics for the list; a run shows the first that it has."""
 
-TIERS = {"terminal": "terminals", "station": "stations", "cloud": "the cloud"}
+TIER_NAMES = {"terminal": "terminals", "station": "stations", "cloud": "the cloud"}
 NAMES = 26
 """Width of the column with the names of facts."""
 
@@ -141,7 +141,7 @@ def _describe(record: Record) -> Iterator[tuple[str, str]]:
     facts = _facts(record)
     if facts.get("stopped", record.refused or "running") == "running":
         yield "state", "still running; results so far" if facts else "running; no round is finished yet"
-    for name in (*METRICS, *WORK):
+    for name in (*METRICS, *WORK_FIELDS):
         if facts.get(name) is not None:
             yield name.replace("_", " "), _number(facts[name])
         if facts and name == METRICS[-1]:
@@ -151,7 +151,7 @@ def _describe(record: Record) -> Iterator[tuple[str, str]]:
         more = f", … {len(values) - 12} more" if len(values) > 12 else ""
         yield f"{metric.replace('_', ' ')} by task", f"{', '.join(parts)}{more}"
     for line in record.bill:
-        yield "spent", f"{line.type} {amount(line.amount)} by {TIERS.get(line.tier, line.tier)}"
+        yield "spent", f"{line.type} {amount(line.amount)} by {TIER_NAMES.get(line.tier, line.tier)}"
     if record.tuning is not None:
         yield "tuned", ", ".join(f"{name}={value}" for name, value in record.tuning.chosen.items()) or "no settings"
     if record.weights:

@@ -19,7 +19,7 @@ from typer.core import TyperOption
 from rhfedmtl import toml
 from rhfedmtl.errors import ConfigError
 
-FILE = Path("rhfedmtl.toml")
+SETTINGS_FILE = Path("rhfedmtl.toml")
 """Settings file in the current folder, if the user names no other file."""
 ENVIRONMENT = "RHFEDMTL"
 _DATA = ("data", "path", "label", "task", "tasks", "terminals")
@@ -55,9 +55,9 @@ def defaults(path: Path | None, group: Any) -> dict[str, Any]:
 
     Unknown commands and options are refused.
     """
-    if path is None and not FILE.is_file():
+    if path is None and not SETTINGS_FILE.is_file():
         return {}
-    path = path or FILE
+    path = path or SETTINGS_FILE
     return _section(toml.read(path), group, str(path))
 
 

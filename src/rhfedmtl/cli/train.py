@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from rhfedmtl.training.result import Result
 
 EXECUTION_OPTIONS = tuple(field.name for field in fields(Execution))
-INTERRUPTED = 130
+INTERRUPTED_STATUS = 130
 """Exit status after Ctrl-C, as in shells."""
 
 
@@ -192,7 +192,7 @@ def _show(run: Session, result: Result, record: Record, *, as_json: bool) -> Non
     if result.stopped == "interrupted":
         hint = f"; continue with: {session.go_on(run.folder)}" if run.checkpoint.exists() else ""
         typer.echo(f"interrupted after round {result.rounds}{hint}", err=True)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(INTERRUPTED_STATUS)
 
 
 def _execution(values: dict[str, Any], start: Checkpoint | None) -> Execution:

@@ -149,7 +149,7 @@ class Index:
 
     def _row(self, name: str, file: RunFile) -> Row:
         row, place = _row(name, file), file.path.parent
-        swept = place.name == "runs" and file.path.name not in (RECORD, progress.NAME)
+        swept = place.name == "runs" and file.path.name not in (RECORD, progress.PROGRESS_FILE)
         return replace(row, sweep=_sweep_name(place, self.folder)) if swept else row
 
     def start(self, changed: Callable[[], None]) -> None:
@@ -198,7 +198,7 @@ def _sweep_name(place: Path, folder: Path) -> str:
 def _row(name: str, file: RunFile) -> Row:
     changed = file.stamp[0] / 1e9
     try:
-        if file.path.name == progress.NAME:
+        if file.path.name == progress.PROGRESS_FILE:
             running = progress.load(file.path)
             state = RUNNING if running.alive else INTERRUPTED
             return _line(name, state, changed, running.record.to_dict())

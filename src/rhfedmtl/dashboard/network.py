@@ -29,7 +29,7 @@ from rhfedmtl.roles.words import in_words
 
 PERIOD_S = 0.5
 MOST_EVENTS = 200
-MOST_POINTS = 4000
+MOST_CHART_POINTS = 4000
 SHOWN = 24
 """Terminals of a station that are shown individually."""
 DRAWN = 240
@@ -101,7 +101,7 @@ class NetworkWatcher:
             if training["round"] < last.get("round", 0):
                 self.curve.clear()
             self.curve.append((time.time(), training))
-            if len(self.curve) > MOST_POINTS:
+            if len(self.curve) > MOST_CHART_POINTS:
                 del self.curve[1::2]
 
     def _add_events(self, texts: list[str]) -> None:

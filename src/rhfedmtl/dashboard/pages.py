@@ -17,7 +17,7 @@ from rhfedmtl.report.folder import gather, overlaid
 from rhfedmtl.report.page import chapter_html, commands_html
 from rhfedmtl.report.sections import chapter
 from rhfedmtl.report.words import metric_name
-from rhfedmtl.roles.words import LEAST
+from rhfedmtl.roles.words import LEAST_GAP_SHOWN
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.session import go_on
 
@@ -35,7 +35,7 @@ class RunColumn:
     number: bool = False
 
 
-COLUMNS = (
+RUN_COLUMNS = (
     RunColumn("run", "name"),
     RunColumn("state", "state"),
     RunColumn("algorithm", "algorithm"),
@@ -85,7 +85,7 @@ class RunQuery:
         sort = query.get("sort", "-changed")
         name = sort.removeprefix("-")
         page = query.get("page", "0")
-        valid = name in {column.field for column in COLUMNS}
+        valid = name in {column.field for column in RUN_COLUMNS}
         number = int(page) if page.isdecimal() and len(page) < 7 else 0
         return cls(query.get("q", ""), name if valid else "changed", sort.startswith("-"), number)
 
@@ -127,7 +127,7 @@ def runs(index: Index, query: RunQuery) -> str:
     metrics = {row.metric for row in page_rows if row.metric}
     shared = metrics.pop() if len(metrics) == 1 else ""
     titles = {"value": metric_name(shared)} if shared else {}
-    heads = "".join(_head(column, query, titles.get(column.field, column.title)) for column in COLUMNS)
+    heads = "".join(_head(column, query, titles.get(column.field, column.title)) for column in RUN_COLUMNS)
     body = "".join(_row(row, shared) for row in page_rows)
     return (
         f"{_heading('Runs', counts)}{_sweeps(index.sweeps)}"
@@ -178,7 +178,7 @@ def _row(row: Row, shared: str) -> str:
     value = "" if row.value is None else f"{row.value:.3f}{metric}"
     spent = "" if row.spent is None else f"{100 * row.spent:.0f} %"
     why = f"<small>{escape(row.why[:200])}</small>" if row.why else ""
-    gap = "" if row.relative_gap is None else percent(max(row.relative_gap, LEAST))
+    gap = "" if row.relative_gap is None else percent(max(row.relative_gap, LEAST_GAP_SHOWN))
     cells = [
         f'<td class="words"><span class="state {row.state}">{row.state}</span>{why}</td>',
         *(f'<td class="words">{escape(text)}</td>' for text in (row.algorithm, row.data)),

@@ -25,7 +25,7 @@ from rhfedmtl.report.charts import Axis, LineChart, Series, Style
 from rhfedmtl.report.page import commands_html, figure_html
 from rhfedmtl.report.sections import Section
 
-LEAST = 1e-12
+LEAST_AMOUNT = 1e-12
 """Smaller shares of the suboptimality are beyond the accuracy of the model of progress."""
 
 
@@ -61,7 +61,7 @@ class Slider:
         return value, f"{self.name.replace('_', ' ')} {text} is {why}: using {value:g}"
 
 
-GROUPS = {
+SLIDER_GROUPS = {
     "Size": (
         Slider("tasks", "tasks (base stations)", 1, 200, 5, integer=True),
         Slider("terminals", "terminals per station", 1, 2000, 5, integer=True),
@@ -85,7 +85,7 @@ GROUPS = {
         Slider("delta", "privacy δ", 1e-12, 1e-2, 1e-6),
     ),
 }
-SLIDERS = tuple(slider for group in GROUPS.values() for slider in group)
+SLIDERS = tuple(slider for group in SLIDER_GROUPS.values() for slider in group)
 SIZES = {"tasks": "tasks", "terminals": "terminals", "samples": "samples-per-task", "features": "features"}
 """Sliders of sizes with their options on the command line; a pilot has its own sizes."""
 
@@ -157,7 +157,7 @@ def view(query: Mapping[str, str], folder: Path) -> str:
         f"<fieldset><legend>{title}</legend>{_pilots(folder, scenario) if title == 'Size' else ''}"
         + "".join(_field(slider, scenario[slider.name]) for slider in group if slider.name not in hidden)
         + "</fieldset>"
-        for title, group in GROUPS.items()
+        for title, group in SLIDER_GROUPS.items()
     )
     notes = (slider.read(query.get(slider.name, ""))[1] for slider in SLIDERS)
     changed = "".join(f'<p class="finding odds">{escape(note)}</p>' for note in notes if note)
@@ -256,8 +256,8 @@ def _charts(report: PlanReport) -> list[LineChart]:
     )
     charts = []
     for key, title, label, scale, name in parts:
-        curve = [max(float(getattr(point, name)), LEAST) for point in points]
-        planned = max(float(getattr(nearest, name)), LEAST)
+        curve = [max(float(getattr(point, name)), LEAST_AMOUNT) for point in points]
+        planned = max(float(getattr(nearest, name)), LEAST_AMOUNT)
         chosen = Series("the plan", [float(nearest.local_steps)], [planned], style=Style(1, 1), kind="hollow")
         series = (Series("a fixed H", steps, curve, kind="line"), chosen)
         charts.append(LineChart(key, title, x, Axis(label, scale), series))

@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 Float64Array = npt.NDArray[np.float64]
-NUMBERS = 3
+LABEL_NUMBERS = 3
 """Length of the message about a set of labels with weights s: Σs, the mean, and Σ s (y − mean)²."""
 
 
 def label_sums(
     y: Float64Array, weight: Float64Array | None, terminals: npt.ArrayLike, tasks: npt.ArrayLike
 ) -> Float64Array:
-    """Return the sums of every station's labels (station × ``NUMBERS``), terminals added in the order of ids."""
+    """Return the sums of every station's labels (station × ``LABEL_NUMBERS``), terminals added in the order of ids."""
     s = np.ones(len(y)) if weight is None else np.asarray(weight, dtype=np.float64)
     starts, ends = np.asarray(terminals)[:-1], np.asarray(terminals)[1:]
-    parts = np.zeros((len(starts), NUMBERS))
+    parts = np.zeros((len(starts), LABEL_NUMBERS))
     some = np.flatnonzero(ends > starts)
     if len(some):
         total = np.add.reduceat(s, starts[some])
@@ -31,13 +31,13 @@ def label_sums(
         parts[some] = np.column_stack([total, mean, np.add.reduceat(s * deviation, starts[some])])
     first = np.asarray(tasks)
     return np.array([combined_label_sums(parts[first[b] : first[b + 1]]) for b in range(len(first) - 1)]).reshape(
-        -1, NUMBERS
+        -1, LABEL_NUMBERS
     )
 
 
 def combined_label_sums(parts: npt.ArrayLike) -> Float64Array:
     """Return the sums over several sets of labels together, added in the order of ``parts``."""
-    weight, mean, spread = np.ascontiguousarray(np.asarray(parts, dtype=np.float64).reshape(-1, NUMBERS).T)
+    weight, mean, spread = np.ascontiguousarray(np.asarray(parts, dtype=np.float64).reshape(-1, LABEL_NUMBERS).T)
     total = weight.sum()
     common = float(weight @ mean / total) if total > 0.0 else 0.0
     return np.array([total, common, spread.sum() + weight @ np.square(mean - common)])

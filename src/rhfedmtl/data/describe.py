@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rhfedmtl.data.federation import Federation, Origin, Source
 
 WIDTH = 80
-MAX_TASKS = 20
+MAX_TASKS_LISTED = 20
 
 
 def summary(data: Source | Federation) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def text(data: Source | Federation) -> str:
         for name, task in facts["per_task"].items():
             short_name = textwrap.shorten(name, 31, placeholder="…") or name[:31]
             rows.append(f"{short_name:<32}{task['terminals']:>12,}{task['train_rows']:>16,}{task['test_rows']:>12,}")
-        if facts["tasks"] > MAX_TASKS:
-            rows.append(f"… and {facts['tasks'] - MAX_TASKS:,} more tasks")
+        if facts["tasks"] > MAX_TASKS_LISTED:
+            rows.append(f"… and {facts['tasks'] - MAX_TASKS_LISTED:,} more tasks")
         return _text(facts, lines) + "\n\n" + "\n".join(rows)
     facts = _source_summary(data)
     sizes = np.array(list(facts["rows_per_task"].values()))
@@ -100,7 +100,7 @@ def _federation_summary(federation: Federation) -> dict[str, Any]:
         "test_labels": _labels(federation.test_y, federation.class_names),
         "per_task": {
             name: {key: int(values[b]) for key, values in tasks.items()}
-            for b, name in enumerate(federation.task_names[:MAX_TASKS])
+            for b, name in enumerate(federation.task_names[:MAX_TASKS_LISTED])
         },
         "notes": list(federation.notes),
         "megabytes": round((federation.X.nbytes + federation.test_X.nbytes) / 1e6, 1),
@@ -142,8 +142,8 @@ def _spread(values: npt.NDArray[Any]) -> dict[str, Any]:
 def _label_lines(title: str, labels: dict[str, Any], kind: str) -> list[tuple[str, str]]:
     if kind == "regression":
         return [(title, _range(labels) if labels["mean"] is not None else "none")]
-    counts = [f"{name} {count:,}" for name, count in list(labels.items())[:MAX_TASKS]]
-    more = f", … ({len(labels)} classes)" if len(labels) > MAX_TASKS else ""
+    counts = [f"{name} {count:,}" for name, count in list(labels.items())[:MAX_TASKS_LISTED]]
+    more = f", … ({len(labels)} classes)" if len(labels) > MAX_TASKS_LISTED else ""
     return [(title, ", ".join(counts) + more)]
 
 

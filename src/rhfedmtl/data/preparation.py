@@ -21,7 +21,7 @@ from rhfedmtl.errors import ConfigError, DataError
 Float64Array = npt.NDArray[np.float64]
 Spelled = tuple[tuple[str, ...] | None, ...]
 """For each column of a table: the values that its codes stand for, or None if it is a column of numbers."""
-GAP = ""
+GAP_CELL = ""
 """Stands for a gap in a column of text. If training rows had a gap, it counts as a value like any other."""
 
 
@@ -72,7 +72,7 @@ class Preparation:
                 values.append(None)
             else:
                 seen_values = sorted(words[code] for code in np.unique(present).astype(np.int64).tolist())
-                values.append((GAP, *seen_values) if gaps[j] else tuple(seen_values))
+                values.append((GAP_CELL, *seen_values) if gaps[j] else tuple(seen_values))
         return cls(columns, fill, gaps, tuple(values), gap_words)
 
     def refuse_disclosure(self, option: str, *, means: bool) -> None:
@@ -133,7 +133,7 @@ class Preparation:
             values, words = self.values[j] or (), spelled[j] or ()
             at = {word: start + k for k, word in enumerate(values)}
             # Gaps are coded NaN and use the last entry of the table.
-            place = np.array([at.get(word, -1) for word in (*words, GAP)], dtype=np.int64)
+            place = np.array([at.get(word, -1) for word in (*words, GAP_CELL)], dtype=np.int64)
             column = place[np.where(np.isnan(coded[:, j]), len(words), coded[:, j]).astype(np.int64)]
             rows = np.flatnonzero(column >= 0)
             X[rows, column[rows]] = 1.0

@@ -18,7 +18,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.losses import Loss
 
 Matrix = npt.NDArray[np.float64]
-LARGEST = 1e6
+LARGEST_EPSILON = 1e6
 """Largest ε and μ that are looked at: far beyond any that says something."""
 TAIL = 35.0
 """Standard deviations beyond which Φ is found by its series."""
@@ -35,22 +35,22 @@ def delta_of(epsilon: float, mu: float) -> float:
 def mu_of(epsilon: float, delta: float) -> float:
     """Return the largest μ that is (ε, δ)-private, rounded down."""
     check(epsilon, delta)
-    return _edge(lambda mu: delta_of(epsilon, mu) <= delta, 0.0, LARGEST)
+    return _edge(lambda mu: delta_of(epsilon, mu) <= delta, 0.0, LARGEST_EPSILON)
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the smallest ε for which μ is (ε, δ)-private, rounded up; infinity above `LARGEST`."""
+    """Return the smallest ε for which μ is (ε, δ)-private, rounded up; infinity above `LARGEST_EPSILON`."""
     if delta_of(0.0, mu) <= delta:
         return 0.0
-    if delta_of(LARGEST, mu) > delta:
+    if delta_of(LARGEST_EPSILON, mu) > delta:
         return math.inf
-    return _edge(lambda epsilon: delta_of(epsilon, mu) <= delta, LARGEST, 0.0)
+    return _edge(lambda epsilon: delta_of(epsilon, mu) <= delta, LARGEST_EPSILON, 0.0)
 
 
 def check(epsilon: float, delta: float) -> None:
     """Raise ConfigError for values that promise nothing, or that no noise can achieve."""
-    if not 0.0 < epsilon <= LARGEST:
-        limit = f", at most {LARGEST:g}" if epsilon > LARGEST else ""
+    if not 0.0 < epsilon <= LARGEST_EPSILON:
+        limit = f", at most {LARGEST_EPSILON:g}" if epsilon > LARGEST_EPSILON else ""
         raise ConfigError(f"epsilon={epsilon:g}: a privacy bound is a number > 0{limit}, as in epsilon=1")
     if not 0.0 < delta < 1.0:
         raise ConfigError(f"delta={delta:g}: a probability far below 1/(number of terminals), as in delta=1e-6")

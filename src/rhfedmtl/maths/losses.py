@@ -16,7 +16,7 @@ from rhfedmtl.errors import ConfigError
 
 # Averaging moves a dual variable along a segment inside its box; rounding may leave it this far outside.
 BOX_TOLERANCE = 1e-9
-NEWTON_STEPS = 100
+MOST_NEWTON_STEPS = 100
 
 
 class Loss(Protocol):
@@ -261,7 +261,7 @@ class Logistic(NamedTuple):
         low = -y * z - q * (1.0 - old)
         high = -y * z + q * old
         t = min(high, max(low, math.log(old / (1.0 - old)) if 0.0 < old < 1.0 else 0.0))
-        for _ in range(NEWTON_STEPS):
+        for _ in range(MOST_NEWTON_STEPS):
             b = 1.0 / (1.0 + math.exp(-t)) if t >= 0.0 else math.exp(t) / (1.0 + math.exp(t))
             f = t + y * z + q * (b - old)
             if f > 0.0:

@@ -49,13 +49,13 @@ from rhfedmtl.training.snapshot import Before
 
 FloatArray = npt.NDArray[np.float64]
 
-FILE = array_file.Kind("pilot", 1, [str(i) for i in range(64)])
+PILOT_FILE = array_file.Kind("pilot", 1, [str(i) for i in range(64)])
 ENDING = ".pilot"
 """Usual ending of the names of such files."""
 LEVEL = 0.9
 PILOTS = 3
-LEAST_ROUNDS, MANY_ROUNDS, MOST_ROUNDS = 5, 64, 256
-MOST_STEPS = 2_000_000  # of all terminals, in a pilot of more than MANY_ROUNDS
+LEAST_ROUNDS, MANY_ROUNDS, PILOT_ROUNDS = 5, 64, 256
+PILOT_STEPS = 2_000_000  # of all terminals, in a pilot of more than MANY_ROUNDS
 LEAST_FALL, MOST_FALL = 0.1, 6.0  # q is clipped to this range.
 _NOISE, _NOISE_WEIGHT = 0.08, 3.0  # Prior standard deviation of log gaps over seeds, and its weight in runs.
 _NEXT_SEED = 7919
@@ -78,7 +78,7 @@ class Edges(NamedTuple):
         return self.lower * fall, self.centre * fall, self.upper * fall
 
 
-CLASSES, NUMBERS = Edges(2.0, 1.35, 0.6), Edges(1.8, 0.85, 0.23)
+CLASS_EDGES, NUMBER_EDGES = Edges(2.0, 1.35, 0.6), Edges(1.8, 0.85, 0.23)
 UNCLEAR = Edges(3.2, 0.63, 0.12)  # with q = 1
 DOUBT = 1.6
 """`Pilot.doubt` of a pilot that was simulated under other prices and budgets."""
@@ -149,12 +149,12 @@ class Pilot:
         packer = Packer({"ledger": start.ledger})
         bare = replace(self, start=start, end=start, simulated=empty_dry_run(()))
         header = {"pilot": packer.pack(bare), "objects": packer.objects}
-        array_file.write(path, FILE, header, {str(i): np.asarray(array) for i, array in enumerate(packer.arrays)})
+        array_file.write(path, PILOT_FILE, header, {str(i): np.asarray(array) for i, array in enumerate(packer.arrays)})
 
     @classmethod
     def load(cls, path: Path) -> Pilot:
         """Read a pilot from a file."""
-        header, arrays = array_file.read(path, FILE)
+        header, arrays = array_file.read(path, PILOT_FILE)
         try:
             unpacker = Unpacker([arrays[str(i)] for i in range(len(arrays))], header["objects"], {"ledger": Ledger({})})
             pilot = unpacker.unpack(header["pilot"])
@@ -234,8 +234,8 @@ def pilot_length(planned: DryRun, policy: Policy, method: DualMethod) -> int:
     short enough. A pilot has at most 256 rounds, and at most 64 if these are a lot of work already.
     """
     K = 1 if planned.first is None else int(planned.first.station_rounds.max())
-    affordable = MOST_STEPS * planned.rounds // max(planned.terminal_steps, 1)
-    max_rounds = min(max(affordable, MANY_ROUNDS), MOST_ROUNDS)
+    affordable = PILOT_STEPS * planned.rounds // max(planned.terminal_steps, 1)
+    max_rounds = min(max(affordable, MANY_ROUNDS), PILOT_ROUNDS)
     if isinstance(policy, Measured) and method.adapts and planned.rounds <= max_rounds:
         return max_rounds
     return min(max_rounds, max(LEAST_ROUNDS, -(-planned.rounds // 4), 3 * K))
@@ -300,7 +300,7 @@ def fly(
         _simulated(first, end, recorder.first, result, flights[0]),
         outlook,
         flights,
-        CLASSES if method.loss.classifier else NUMBERS,
+        CLASS_EDGES if method.loss.classifier else NUMBER_EDGES,
         result.rounds,
         opening(federation, method, settings, ledger.cost),
         faults.dropout,

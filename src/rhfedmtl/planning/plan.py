@@ -46,7 +46,7 @@ PRIOR = (
     "the remaining suboptimality is a prior estimate: use it to compare plans; it is too optimistic for long runs; "
     "with --data a pilot predicts the gap"
 )
-MOST_STEPS = 10_000
+MOST_PLANNED_STEPS = 10_000
 """Largest H in ranges of feasible H."""
 _NUDGE = 0.1  # Shadow prices are slopes over ±10 % of a budget: rounds are integers, so smaller changes jump.
 
@@ -73,9 +73,9 @@ class PlanReport:
 
     ``local_steps`` is H of the first server iteration (the median if terminals differ) and ``local_steps_range`` covers
     all iterations; ``station_rounds`` is K, ``cloud_rounds`` M. ``feasible_steps`` are the H that each budget allows,
-    as ranges (up to `MOST_STEPS`); ``together`` are the H that all budgets allow. ``shadow_price`` is the fall of the
-    logarithm of the remaining suboptimality, per unit of the type. ``privacy`` is the plan of a private run; the shadow
-    price of epsilon is the fall of the logarithm of the cost of noise. ``weights`` are the planned λ1 and λ2.
+    as ranges (up to `MOST_PLANNED_STEPS`); ``together`` are the H that all budgets allow. ``shadow_price`` is the fall
+    of the logarithm of the remaining suboptimality, per unit of the type. ``privacy`` is the plan of a private run; the
+    shadow price of epsilon is the fall of the logarithm of the cost of noise. ``weights`` are the planned λ1 and λ2.
     """
 
     policy: str
@@ -352,23 +352,23 @@ class _Planner:
         """
         s, remaining = self.start, self.start.ledger.remaining
         if isinstance(self.policy, Theoretical):
-            # Try H = 1, 2, … until f(H) exceeds every budget, or up to MOST_STEPS.
+            # Try H = 1, 2, … until f(H) exceeds every budget, or up to MOST_PLANNED_STEPS.
             largest, fits_any = self._most_steps(), True
             while fits_any:
                 cost = self.policy.forecast(s, largest).cost
                 within = {name: cost[name] <= limit for name, limit in remaining.items()}
-                fits_any = any(mask[-1] for mask in within.values()) and largest < MOST_STEPS
-                largest = min(4 * largest, MOST_STEPS)
+                fits_any = any(mask[-1] for mask in within.values()) and largest < MOST_PLANNED_STEPS
+                largest = min(4 * largest, MOST_PLANNED_STEPS)
             together = np.logical_and.reduce(list(within.values()))
             return {name: _ranges(mask) for name, mask in {**within, "together": together}.items()}
         cloud = event_totals(s.prices, s.cloud_event())
         highest = {
-            name: steps_affordable(s.prices, s.round_event(1), {name: limit - cloud[name]}, MOST_STEPS)
+            name: steps_affordable(s.prices, s.round_event(1), {name: limit - cloud[name]}, MOST_PLANNED_STEPS)
             for name, limit in remaining.items()
         }
         return {
             name: [[1, largest]]
-            for name, largest in {**highest, "together": min(highest.values(), default=MOST_STEPS)}.items()
+            for name, largest in {**highest, "together": min(highest.values(), default=MOST_PLANNED_STEPS)}.items()
         }
 
     def _curve(self) -> list[CurvePoint]:

@@ -106,9 +106,9 @@ def _private(plan: PrivatePlan) -> list[tuple[str, str]]:
 
 def ranges(ranges: list[list[int]]) -> str:
     """Return stretches of H as text."""
-    from rhfedmtl.planning.plan import MOST_STEPS
+    from rhfedmtl.planning.plan import MOST_PLANNED_STEPS
 
-    parts = (f"{a}" if a == b else f"{a} and more" if b >= MOST_STEPS else f"{a} to {b:,}" for a, b in ranges)
+    parts = (f"{a}" if a == b else f"{a} and more" if b >= MOST_PLANNED_STEPS else f"{a} to {b:,}" for a, b in ranges)
     return ", ".join(parts) or "none"
 
 

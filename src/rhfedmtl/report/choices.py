@@ -22,7 +22,7 @@ MOST_VALUES = 40_000
 """Numbers of a study in a page: about a quarter of a megabyte."""
 FEWEST = 8
 """A curve with fewer points misleads; rather than that, we drop tasks and keep their mean."""
-GAP = "gap"
+GAP_CHOICE = "gap"
 
 
 Facts = dict[str, Any]
@@ -82,7 +82,7 @@ def _metrics(result: StudyResult, records: list[Record]) -> list[dict[str, Any]]
         {"key": name, "name": axis.label, "ceiling": None if np.isinf(axis.ceiling) else axis.ceiling}
         for name, axis in axes
     ]
-    return [*entries, {"key": GAP, "name": "duality gap (log scale)", "log": True}]
+    return [*entries, {"key": GAP_CHOICE, "name": "duality gap (log scale)", "log": True}]
 
 
 def _series(result: StudyResult, styles: Styles) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from rhfedmtl.report.tables import Table, TableCell
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies.cost_figure import CostCurve
 
-CHOSEN = "chosen for the three budgets"
+CHOSEN_TEXT = "chosen for the three budgets"
 FORMULAS = {"paper": "bound of the paper's text", "authors": "curve of the paper's figure"}
 
 
@@ -24,7 +24,7 @@ def theory(curves: list[CostCurve]) -> Chapter:
         Section("curves", "K and cost over H", charts=tuple(_charts(curves)), folded=False, paired=True),
         Section("cases", "Choices of the procedure", table=table, folded=False),
     )
-    return Chapter(cost_figure.NAME, title, question, tuple(cost_figure.findings(curves)), sections)
+    return Chapter(cost_figure.FIGURE_NAME, title, question, tuple(cost_figure.findings(curves)), sections)
 
 
 def _row(curve: CostCurve, i: int) -> tuple[TableCell, ...]:
@@ -54,4 +54,4 @@ def _series(curves: Sequence[CostCurve], field: str) -> Iterator[Series]:
         yield Series(name, [float(H) for H in curve.local_steps], y, style=style)
         chosen = sorted({case.local_steps for case in curve.chosen})
         values = [y[curve.local_steps.index(H)] for H in chosen]
-        yield Series(f"chosen, {name}", [float(H) for H in chosen], values, (), (), style, "hollow", CHOSEN, name)
+        yield Series(f"chosen, {name}", [float(H) for H in chosen], values, (), (), style, "hollow", CHOSEN_TEXT, name)

@@ -13,7 +13,7 @@ from rhfedmtl.report.charts import GREY, PALETTE, Bars, Chart, Heat, LineChart, 
 
 COLUMN, TEXT = 336, 687
 """Widths in pixels (96 per inch): a column, and both columns of a page."""
-PLOT, LEFT, RIGHT, ROW = 130, 44, 14, 14
+PLOT, LEFT, RIGHT, ROW_PLACE = 130, 44, 14, 14
 """Height of a plot, margins at its sides, and height of a line of text."""
 LETTERS = 60
 """Number of letters in a line of a column."""
@@ -60,18 +60,18 @@ def draw(chart: Chart) -> str:
 def _lines(parts: Sequence[LineChart], series: Sequence[Series]) -> str:
     columns = min(len(parts), 3)
     width = TEXT if columns > 1 else COLUMN
-    panel_width, height = width / columns, PLOT + (5 if columns > 1 else 4) * ROW
+    panel_width, height = width / columns, PLOT + (5 if columns > 1 else 4) * ROW_PLACE
     body = ""
     for i, part in enumerate(parts):
-        x, y = LEFT + panel_width * (i % columns), height * (i // columns) + (2 if columns > 1 else 1) * ROW + 4
+        x, y = LEFT + panel_width * (i % columns), height * (i // columns) + (2 if columns > 1 else 1) * ROW_PLACE + 4
         inner = panel_width - LEFT - RIGHT
-        title = _text(x - LEFT + 8, y - ROW - 8, part.title, "title") if columns > 1 else ""
+        title = _text(x - LEFT + 8, y - ROW_PLACE - 8, part.title, "title") if columns > 1 else ""
         body += (
             f"{title}{_text(x - LEFT + 8, y - 8, part.y.label)}"
             f'<svg x="{x:.1f}" y="{y}" width="{inner:.1f}" height="{PLOT}" overflow="visible" '
             f'class="{"crowded" if part.crowded else "few"}">'
             f"{svg.lines(part, PLOT, most_ticks=4, width=inner)}</svg>"
-            f"{_text(x + inner / 2, y + PLOT + 2.4 * ROW, part.x.label, anchor='middle')}"
+            f"{_text(x + inner / 2, y + PLOT + 2.4 * ROW_PLACE, part.x.label, anchor='middle')}"
         )
     rows = [
         (f'<g class="c{GREY if s.group else s.style.colour} {s.kind}">{svg.sample(s)}</g>', name)
@@ -81,33 +81,33 @@ def _lines(parts: Sequence[LineChart], series: Sequence[Series]) -> str:
 
 
 def _bars(chart: Bars) -> str:
-    gutter, height = min(svg.gutter(chart.rows), COLUMN // 2), svg.ROW * len(chart.rows)
+    gutter, height = min(svg.gutter(chart.rows), COLUMN // 2), svg.ROW_HEIGHT * len(chart.rows)
     body = (
-        f'<svg x="{gutter}" y="{ROW}" width="{COLUMN - gutter - 3 * RIGHT}" height="{height}" overflow="visible">'
+        f'<svg x="{gutter}" y="{ROW_PLACE}" width="{COLUMN - gutter - 3 * RIGHT}" height="{height}" overflow="visible">'
         f"{svg.bars(chart)}</svg>"
-        f"{_text((gutter + COLUMN) / 2, height + 3.6 * ROW, chart.axis.label, anchor='middle')}"
+        f"{_text((gutter + COLUMN) / 2, height + 3.6 * ROW_PLACE, chart.axis.label, anchor='middle')}"
     )
     rows = [
         (f'<rect class="piece c{i} p{i}" x="14" y="2" width="11" height="11"/>', part)
         for i, part in enumerate(chart.parts)
     ]
-    return _file(COLUMN, height + 4 * ROW, body, rows)
+    return _file(COLUMN, height + 4 * ROW_PLACE, body, rows)
 
 
 def _heat(chart: Heat) -> str:
     gutter, height = svg.gutter(chart.rows), svg.CELL * len(chart.rows)
     width = min(TEXT, max(COLUMN, gutter + RIGHT + svg.CELL * len(chart.columns)))
-    bottom = height + ROW + svg.foot(chart)
+    bottom = height + ROW_PLACE + svg.foot(chart)
     body = (
-        f'<svg x="{gutter}" y="{ROW}" width="{width - gutter - RIGHT}" height="{height}" overflow="visible">'
-        f"{svg.heat(chart)}</svg>{_text((gutter + width) / 2, bottom + ROW, chart.across, anchor='middle')}"
+        f'<svg x="{gutter}" y="{ROW_PLACE}" width="{width - gutter - RIGHT}" height="{height}" overflow="visible">'
+        f"{svg.heat(chart)}</svg>{_text((gutter + width) / 2, bottom + ROW_PLACE, chart.across, anchor='middle')}"
     )
     low = "below" if chart.low < 0.0 else "none"
     rows = [
         (f'<rect class="{kind}" x="14" y="2" width="11" height="11"/>', f"{chart.label} {short(value)}")
         for kind, value in ((low, chart.low), ("above", chart.high))
     ]
-    return _file(width, bottom + ROW, body, rows)
+    return _file(width, bottom + ROW_PLACE, body, rows)
 
 
 def _text(x: float, y: float, text: str, kind: str = "label", anchor: str = "start") -> str:
@@ -120,12 +120,12 @@ def _file(width: int, height: float, body: str, rows: Sequence[tuple[str, str]])
     step, y, last = width / columns, height, 0
     for i, (mark, name) in enumerate(rows):
         if i % columns == 0:
-            y, last = y + ROW * last, 0
+            y, last = y + ROW_PLACE * last, 0
         words = wrap(name, LETTERS * width // COLUMN)
-        text = "".join(_text(32, 10 + ROW * k, line) for k, line in enumerate(words))
+        text = "".join(_text(32, 10 + ROW_PLACE * k, line) for k, line in enumerate(words))
         body += f'<g transform="translate({step * (i % columns):.1f} {y:.1f})">{mark}{text}</g>'
         last = max(last, len(words))
-    height = y + ROW * last + 6
+    height = y + ROW_PLACE * last + 6
     shapes = "".join(f'<g id="m-{name}" class="{name}">{shape}</g>' for name, shape in svg.SYMBOLS.items())
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:.0f}" '

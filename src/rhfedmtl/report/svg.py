@@ -30,13 +30,13 @@ from rhfedmtl.report.charts import (
     ticks,
 )
 
-WIDE, NARROW = 320, 230
+WIDE_LABEL, NARROW = 320, 230
 """Heights in pixels of a single chart and of a panel."""
 INNER = 1000
-ROW = 30
+ROW_HEIGHT = 30
 CELL = 24
 LINE_OF_TEXT = 16
-NAME = 22
+NAME_LENGTH = 22
 """Letters of a name next to a bar or a row of a matrix."""
 SYMBOLS = {
     "circle": '<circle r="3.6"/>',
@@ -57,7 +57,7 @@ def symbols() -> str:
 def draw(chart: Chart) -> str:
     """Return a chart with its legend as HTML for a figure."""
     if isinstance(chart, LineChart):
-        return legend(chart.series) + _plot(chart.fitted(), WIDE, labels=True)
+        return legend(chart.series) + _plot(chart.fitted(), WIDE_LABEL, labels=True)
     if isinstance(chart, Panels):
         panels = "".join(_panel(part) for part in chart.fitted().parts)
         return legend(chart.series()) + f'<div class="panels n{min(len(chart.parts), 4)}">{panels}</div>'
@@ -275,14 +275,14 @@ def _clipped(text: str, max_length: int) -> str:
 
 def gutter(names: Sequence[str]) -> int:
     """Return the width in pixels of the longest name."""
-    return 14 + round(6.6 * max((min(len(name), NAME) for name in names), default=0))
+    return 14 + round(6.6 * max((min(len(name), NAME_LENGTH) for name in names), default=0))
 
 
 def bars(chart: Bars) -> str:
     """Draw stacked bars with their grid."""
     largest = max((sum(values) for values in chart.values), default=0.0) or 1.0
     axis = Axis(chart.axis.label, low=0.0, high=largest)
-    height = ROW * len(chart.rows)
+    height = ROW_HEIGHT * len(chart.rows)
     rules = "".join(
         f'<line class="rule" x1="{_along(axis, v):.2f}%" x2="{_along(axis, v):.2f}%" y1="0" y2="{height}"/>'
         f'<text class="tick" x="{_along(axis, v):.2f}%" y="{height + 17}" text-anchor="middle">{short(v)}</text>'
@@ -297,7 +297,7 @@ def _bars(chart: Bars) -> str:
     )
     return (
         f'<ul class="legend plain">{names}</ul><div class="plot bars" style="--gutter:{gutter(chart.rows)}px">'
-        f'<div class="canvas"><svg class="frame" height="{ROW * len(chart.rows)}" role="img" '
+        f'<div class="canvas"><svg class="frame" height="{ROW_HEIGHT * len(chart.rows)}" role="img" '
         f'aria-label="{escape(chart.title)}: {escape(chart.axis.label)}. The table below has the values.">'
         f"{bars(chart)}</svg></div>"
         f'<p class="x-label">{escape(chart.axis.label)}</p>{_matrix(chart.rows, chart.parts, chart.values)}</div>'
@@ -305,21 +305,20 @@ def _bars(chart: Bars) -> str:
 
 
 def _bar(chart: Bars, i: int, largest: float) -> str:
-    y, start, drawn = i * ROW, 0.0, ""
+    y, start, drawn = i * ROW_HEIGHT, 0.0, ""
     for j, value in enumerate(chart.values[i]):
         if value > 0.0:
             tip = f"{chart.rows[i]}, {chart.parts[j]}: {short(value)}"
             drawn += (
                 f'<rect class="piece c{j} p{j}" x="{100 * start / largest:.3f}%" width="{100 * value / largest:.3f}%" '
-                f'y="{y + 5}" height="{ROW - 10}" data-tip="{escape(tip)}"/>'
+                f'y="{y + 5}" height="{ROW_HEIGHT - 10}" data-tip="{escape(tip)}"/>'
             )
         start += value
-    name = escape(_clipped(chart.rows[i], NAME))
-    place = f'x="{100 * start / largest:.2f}%" dx="6" y="{y + ROW / 2}" dy="0.35em"'
+    name = escape(_clipped(chart.rows[i], NAME_LENGTH))
+    place = f'x="{100 * start / largest:.2f}%" dx="6" y="{y + ROW_HEIGHT / 2}" dy="0.35em"'
     total = f'<text class="tick" {place}>{chart.total_text(i)}</text>'
-    return (
-        f'<text class="name" x="0" dx="-8" y="{y + ROW / 2}" dy="0.35em" text-anchor="end">{name}</text>{drawn}{total}'
-    )
+    middle = y + ROW_HEIGHT / 2
+    return f'<text class="name" x="0" dx="-8" y="{middle}" dy="0.35em" text-anchor="end">{name}</text>{drawn}{total}'
 
 
 def heat(chart: Heat) -> str:
@@ -331,7 +330,7 @@ def heat(chart: Heat) -> str:
     )
     names = "".join(
         f'<text class="name" x="0" dx="-8" y="{CELL * (i + 0.5)}" dy="0.35em" text-anchor="end">'
-        f"{escape(_clipped(name, NAME))}</text>"
+        f"{escape(_clipped(name, NAME_LENGTH))}</text>"
         for i, name in enumerate(chart.rows)
     )
     slanted = max((len(name) for name in chart.columns), default=0) > 4

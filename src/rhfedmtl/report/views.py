@@ -31,7 +31,7 @@ PRINTED = "printed in the paper"
 MOST_TASKS = 8
 """Tasks that a chart shows individually."""
 MOST_RELATED = 40
-TIERS = ("terminal", "station", "cloud")
+TIERS_SHOWN = ("terminal", "station", "cloud")
 
 
 def styles_of(result: StudyResult, styles: Styles) -> dict[str, Style]:
@@ -235,7 +235,7 @@ def bills(result: StudyResult) -> list[Chart]:
     types = dict.fromkeys(kind for bill in bill_by_name.values() for kind in bill)
     charts: list[Chart] = []
     for kind in types:
-        tiers = [tier for tier in TIERS if any(bill.get(kind, {}).get(tier) for bill in bill_by_name.values())]
+        tiers = [tier for tier in TIERS_SHOWN if any(bill.get(kind, {}).get(tier) for bill in bill_by_name.values())]
         if not tiers:
             continue
         rows = tuple(names[name] for name in bill_by_name)

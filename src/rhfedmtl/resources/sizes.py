@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 FRAME = 1 << 14
 """HTTP/2 and TLS split a message into frames of at most this many bytes."""
-PREFIX, FRAME_OVERHEAD = 5, 31
+PREFIX_BYTES, FRAME_OVERHEAD = 5, 31
 """Bytes of gRPC's prefix of a message, and of each frame: HTTP/2 header, and header, type and tag of TLS 1.3."""
 
 ACKNOWLEDGEMENT = 28
@@ -21,7 +21,7 @@ def framed(n_bytes: int) -> int:
 
     The result includes the overhead of gRPC, HTTP/2 and TLS.
     """
-    size = n_bytes + PREFIX
+    size = n_bytes + PREFIX_BYTES
     return size + FRAME_OVERHEAD * -(-size // FRAME) + ACKNOWLEDGEMENT
 
 

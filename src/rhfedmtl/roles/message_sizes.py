@@ -10,13 +10,13 @@ from functools import cache
 import numpy as np
 
 from rhfedmtl.algorithms.method import Channel
-from rhfedmtl.data.centring import NUMBERS
+from rhfedmtl.data.centring import LABEL_NUMBERS
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes, framed
 from rhfedmtl.roles import messages
 from rhfedmtl.roles.encoding import INTEGER, NUMBER, delimited, model
-from rhfedmtl.roles.messages import EMPTY, ENVELOPE, SEAT, WIDE, field_bytes, size_of
+from rhfedmtl.roles.messages import EMPTY, ENVELOPE, SEAT, WIDE_FIELDS, field_bytes, size_of
 
 IDENTITY = Channel()
 DENSE = 50
@@ -155,7 +155,7 @@ def round_zero_bytes(
         columns.append(messages.ColumnsReport(0, zeros, zeros, words))
         answers.append(messages.ColumnsAgreed(zeros, zeros, words))
     if labels:
-        reports.append((1, messages.LabelsReport(0, np.zeros(NUMBERS))))
+        reports.append((1, messages.LabelsReport(0, np.zeros(LABEL_NUMBERS))))
         answers.append(messages.Centring(0.0))
     column_bytes, down = (sum(message.n_bytes for message in part) for part in (columns, answers))
     up = column_bytes + sum(message.n_bytes for _, message in reports) + len(answers) * EMPTY
@@ -169,7 +169,7 @@ def round_zero_bytes(
     masks_down, masks_up = masking_bytes(masked_among, channel.least)
     terminal_up = terminal_down = 0
     for about, width in sums:
-        words_up = framed(ENVELOPE + delimited(2 * INTEGER + delimited(8 * WIDE * width)))
+        words_up = framed(ENVELOPE + delimited(2 * INTEGER + delimited(8 * WIDE_FIELDS * width)))
         terminal_up += words_up + masks_up
         terminal_down += messages.RowProbe(False, np.broadcast_to(0.0, about)).n_bytes + masks_down
     return (terminal_up, down + terminal_down), station

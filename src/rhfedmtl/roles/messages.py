@@ -44,7 +44,7 @@ EMPTY = framed(ENVELOPE + 2)
 """Bytes of a message without content: the request for a report of round zero, or an acknowledgement."""
 SEAT = 10
 """Bytes of a seat: the part of a masked request that differs between terminals (`roles.secure.masking.seat`)."""
-WIDE = 3
+WIDE_FIELDS = 3
 """Words of a number in a masked sum of round zero (`roles.round_zero`)."""
 
 

@@ -46,15 +46,15 @@ EXACT, ROUNDED = 1.01, 2.0
 """Factors by which rounding may exceed a bound: rounding of numbers, and of a channel with a residual."""
 SINGLE = float(np.finfo(np.float32).eps)
 """Relative rounding error of a step in single precision."""
-PRECISION = 1e-5
+SHARE_PRECISION = 1e-5
 """Error of sums in single precision, relative to their largest possible value."""
 FAR = 100.0
 """Largest noise on a sum, in standard deviations."""
 FAR_OUT = (0.5, 20.0), (0.1, 100.0), (0.0, 1000.0)
 """(share of features, factor): rows may exceed the usual distance by the factor in at most this share of features."""
-MANY = 1000.0
+LARGE_FACTOR = 1000.0
 """Largest number of rows, relative to other terminals."""
-ALIKE, USUAL = 1e-9, 0.75
+ALIKE, TYPICAL_BOUNDS = 1e-9, 0.75
 """Features that vary by less than this part of their mean are constant; this quantile of terminals is usual."""
 REFERENCE_ROWS, REFERENCE_TERMINALS = 5, 3
 """Rows that a terminal needs to serve as reference, and the number of such terminals that a comparison needs."""
@@ -160,10 +160,10 @@ class Bounds:
             return
         self.check_share(update.delta, "an update")
         self.check_share(share + update.delta)
-        slack = PRECISION * self._scale(order.model)
+        slack = SHARE_PRECISION * self._scale(order.model)
         # Single precision loses a part of the terms of a gain in every step.
         terms = float(np.abs(order.model * update.delta).sum() + np.square(update.delta).sum() * order.per_scale)
-        slack = slack + (PRECISION + order.local_steps * SINGLE) * terms
+        slack = slack + (SHARE_PRECISION + order.local_steps * SINGLE) * terms
         if self.method.channel.tells_gains:
             self._check_gains(update, order, slack)
         if len(update.profile):
@@ -177,7 +177,7 @@ class Bounds:
             raise self.refuse(f"a loss of {sums.losses.min():.3g}")
         at = np.einsum("km,mcd->kcd", points, models)
         lengths = np.sqrt(np.square(at).sum(axis=2)).sum(axis=1)
-        slack = PRECISION * (1.0 + self._finite(self.zero_loss) + self._finite(self.reach) * lengths)
+        slack = SHARE_PRECISION * (1.0 + self._finite(self.zero_loss) + self._finite(self.reach) * lengths)
         dual = self._check_dual(sums.dual, share, float(slack[-1] if not lengths[-1] else slack.min()))
         self._check_largest(sums.losses, np.sqrt(np.square(at).sum(axis=2)))
         if np.isfinite(self.zero_loss) and np.isfinite(self.box):
@@ -202,14 +202,14 @@ class Bounds:
         ends = (self.row_norm * length for length in lengths.ravel().tolist())
         values = [max(loss.value(z, 1.0), loss.value(-z, 1.0)) for z in ends]
         largest = self.weight * np.reshape(values, lengths.shape).sum(axis=1)
-        if (losses > EXACT * largest + PRECISION).any():
+        if (losses > EXACT * largest + SHARE_PRECISION).any():
             k = int(np.argmax(losses - largest))
             raise self.refuse(f"a loss of {losses[k]:.3g}, where {largest[k]:.3g} is possible")
 
     def check_term(self, sums: Sums, model: Vector, noise: float = 0.0) -> None:
         """Refuse an impossible Σ L(z) + L*(−α) + αz, given the standard deviation of its noise."""
         term, largest = float(sums.losses[0]), self.weight * largest_terms(self.method.loss, model, self.row_norm)
-        slack = PRECISION * (1.0 + largest) + FAR * noise
+        slack = SHARE_PRECISION * (1.0 + largest) + FAR * noise
         if not -slack <= term <= largest + slack:
             raise self.refuse(f"{term:.3g} for a certificate, where {largest:.3g} is possible")
 
@@ -219,7 +219,7 @@ class Bounds:
             raise self.refuse("a residual that is not finite")
         lengths = np.sqrt(np.square(models).sum(axis=(1, 2)))
         norm, products = residual[0], residual[1:]
-        if norm < 0.0 or (np.abs(products) > EXACT * norm * lengths + PRECISION * (1.0 + lengths)).any():
+        if norm < 0.0 or (np.abs(products) > EXACT * norm * lengths + SHARE_PRECISION * (1.0 + lengths)).any():
             raise self.refuse(f"a residual of norm {norm:.3g}, and products with models that it cannot have")
 
     def _check_dual(self, sums: Vector, share: Vector | None, slack: float) -> float:
@@ -371,12 +371,14 @@ def odd_moments(moments: Mapping[int, Moments], rows: Mapping[int, int]) -> dict
     if len(references) < REFERENCE_TERMINALS:
         return odd
     middle = np.median([reported.mean for reported in references], axis=0)
-    distance = np.quantile([_squares(reported, middle) for reported in references], USUAL, axis=0, method="lower")
+    distance = np.quantile(
+        [_squares(reported, middle) for reported in references], TYPICAL_BOUNDS, axis=0, method="lower"
+    )
     varied = distance > np.square(ALIKE * middle)
-    many = MANY * np.quantile([reported.count for reported in references], USUAL, method="lower")
+    many = LARGE_FACTOR * np.quantile([reported.count for reported in references], TYPICAL_BOUNDS, method="lower")
     for t, reported in plausible.items():
         if reported.count > many:
-            odd[t] = f"moments of {reported.count} rows, {MANY:g} times as many as other terminals"
+            odd[t] = f"moments of {reported.count} rows, {LARGE_FACTOR:g} times as many as other terminals"
         out = np.sqrt(_squares(reported, middle)[varied] / distance[varied])
         if any((out > factor).mean() > part for part, factor in FAR_OUT if varied.any()):
             odd[t] = f"moments of rows that lie up to {out.max():.3g} times as far out as the rows of other terminals"
@@ -394,7 +396,7 @@ def odd_labels(
     for t, report in reports.items():
         weight, mean, spread = report.sums
         moments[t] = Moments(rows[t], np.array([mean]), np.array([spread * rows[t] / weight]))
-        if not math.isclose(weight, weights[t], rel_tol=PRECISION):
+        if not math.isclose(weight, weights[t], rel_tol=SHARE_PRECISION):
             odd[t] = f"label sums of weight {weight:.6g}, having joined with {weights[t]:.6g}"
     return odd_moments({t: part for t, part in moments.items() if t not in odd}, rows) | odd
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.data.centring import NUMBERS
+from rhfedmtl.data.centring import LABEL_NUMBERS
 from rhfedmtl.data.scaling import Moments
 from rhfedmtl.errors import DataError
 from rhfedmtl.roles.messages import MomentsReport
@@ -25,8 +25,8 @@ from rhfedmtl.roles.messages import MomentsReport
 FloatArray = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 
-STEPS = 2.0**20, 2.0**-24, 2.0**-68
-LARGEST = 2.0**64
+WORD_STEPS = 2.0**20, 2.0**-24, 2.0**-68
+LARGEST_WORD = 2.0**64
 """Numbers must be below this, so that the first words of 2^18 terminals add up to less than 2^62."""
 
 
@@ -46,7 +46,7 @@ class Spreads(NamedTuple):
     @classmethod
     def of_labels(cls, parts: FloatArray) -> Spreads:
         """Return the spreads of labels, from `label_sums`."""
-        weight, mean, spread = parts.reshape(-1, NUMBERS).T
+        weight, mean, spread = parts.reshape(-1, LABEL_NUMBERS).T
         return cls(weight, mean[:, None], spread[:, None])
 
     @property
@@ -80,11 +80,11 @@ def together(parts: Spreads) -> Spreads:
 
 def to_words(values: FloatArray) -> Words:
     """Return three words for each number of the last axis; raise `DataError` for numbers too large to add up."""
-    if not (np.abs(values) < LARGEST).all():
+    if not (np.abs(values) < LARGEST_WORD).all():
         raise DataError(f"numbers up to {np.abs(values).max():.3g} cannot be added up under masks: scale them")
     words, rest = [], values
-    for step in STEPS:
-        multiple = np.rint(rest / step) if step == STEPS[-1] else np.trunc(rest / step)
+    for step in WORD_STEPS:
+        multiple = np.rint(rest / step) if step == WORD_STEPS[-1] else np.trunc(rest / step)
         rest = rest - multiple * step
         words.append(multiple.astype(np.int64))
     return np.concatenate(words, axis=-1).view(np.uint64)
@@ -92,8 +92,10 @@ def to_words(values: FloatArray) -> Words:
 
 def to_numbers(words: Words) -> FloatArray:
     """Return the numbers that a sum of such words stands for."""
-    high, middle, low = (part.tolist() for part in np.split(words.view(np.int64), len(STEPS)))
-    return np.array([float((h << 88) + (m << 44) + n) * STEPS[-1] for h, m, n in zip(high, middle, low, strict=True)])
+    high, middle, low = (part.tolist() for part in np.split(words.view(np.int64), len(WORD_STEPS)))
+    return np.array(
+        [float((h << 88) + (m << 44) + n) * WORD_STEPS[-1] for h, m, n in zip(high, middle, low, strict=True)]
+    )
 
 
 def _added(values: FloatArray) -> FloatArray:

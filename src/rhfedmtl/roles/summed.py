@@ -21,7 +21,7 @@ from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles import round_zero
 from rhfedmtl.roles.channel import FINE, FixedPoint, MaskedSums, NoisedSums, normal_from
 from rhfedmtl.roles.messages import (
-    WIDE,
+    WIDE_FIELDS,
     Goodbye,
     Leave,
     Probe,
@@ -194,7 +194,7 @@ class SummingStation(BaseStation):
     @property
     def share_words(self) -> int:
         """Words of a share."""
-        return WIDE * int(np.prod(self.shape))
+        return WIDE_FIELDS * int(np.prod(self.shape))
 
     def share_probes(self, staying: Iterable[int]) -> list[ShareProbe]:
         """Return probes that request the sum of the received shares, without residuals, of the terminals that stay."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 NOTHING = 0.9
 """From this relative gap on, a certificate is uninformative: the bound may be far below the optimum, or 0."""
-LEAST = 1e-5
+LEAST_GAP_SHOWN = 1e-5
 """Smaller relative gaps are shown as this; more digits do not help."""
 SOLVED = 1e-9
 """Up to this relative gap the rest is rounding of sums over many rows."""
@@ -34,7 +34,7 @@ def in_words(relative_gap: float | None, dual: float | None) -> str:
         return f"uninformative yet: the lower bound is {dual:.3g}"
     if relative_gap <= SOLVED:
         return "the best possible, up to rounding"
-    share = f"{100.0 * relative_gap:.2g} %" if relative_gap >= LEAST else f"{100.0 * LEAST:g} %"
+    share = f"{100.0 * relative_gap:.2g} %" if relative_gap >= LEAST_GAP_SHOWN else f"{100.0 * LEAST_GAP_SHOWN:g} %"
     return f"within {share} of the best possible"
 
 

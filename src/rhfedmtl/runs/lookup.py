@@ -30,8 +30,8 @@ def find(folder: Path, *, under_way: bool = False) -> dict[str, Path]:
     for text, folders, names in os.walk(folder):
         folders.sort()
         place = Path(text)
-        if under_way and progress.NAME in names:
-            running[place.name] = place / progress.NAME
+        if under_way and progress.PROGRESS_FILE in names:
+            running[place.name] = place / progress.PROGRESS_FILE
         if under_way and progress.SWEEP in names:
             running[str(place)] = place / progress.SWEEP
         if RECORD in names:
@@ -61,7 +61,7 @@ def pick(folder: Path, name: str) -> Record:
     """
     path = Path(name)
     latest = max(path.glob(f"*/{RECORD}"), key=lambda file: file.stat().st_mtime_ns, default=path)
-    for file in (path, path / RECORD, path / progress.NAME, latest):
+    for file in (path, path / RECORD, path / progress.PROGRESS_FILE, latest):
         if file.is_file():
             return load(file)
     files = {run: file for run, file in find(folder, under_way=True).items() if file.name != progress.SWEEP}
@@ -78,7 +78,7 @@ def pick(folder: Path, name: str) -> Record:
 
 def load(path: Path) -> Record:
     """Load a record from its file, or from a progress file."""
-    return progress.load(path).record if path.name == progress.NAME else records.load(path)
+    return progress.load(path).record if path.name == progress.PROGRESS_FILE else records.load(path)
 
 
 def differing(runs: Iterable[Record]) -> dict[str, list[Any]]:

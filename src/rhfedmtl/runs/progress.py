@@ -26,11 +26,11 @@ from rhfedmtl.resources.costs import binding
 from rhfedmtl.runs.records import FORMAT, Number, Record, RoundTable, Summary, columns
 from rhfedmtl.training.result import Progress, Watcher, mean
 
-NAME = "progress.jsonl"
+PROGRESS_FILE = "progress.jsonl"
 SWEEP = "sweep.progress"
 LINES_PER_SECOND = 20.0
 """Faster trainings skip the lines of some rounds. The final record has all rounds."""
-MAX_TASKS = 200
+MAX_TASKS_SHOWN = 200
 """With more tasks than this, a line has only the mean over tasks."""
 
 
@@ -56,7 +56,7 @@ def written(folder: Path, record: Record, watch: Watcher | None) -> Iterator[Wat
     with contextlib.ExitStack() as stack:
         file: TextIO | None = None
         with contextlib.suppress(OSError):
-            file = stack.enter_context((folder / NAME).open("a", encoding="utf-8"))
+            file = stack.enter_context((folder / PROGRESS_FILE).open("a", encoding="utf-8"))
             file.write(json.dumps({"pid": os.getpid(), "record": record.to_dict()}) + "\n")
             file.flush()
         due, budget = 0.0, record.configuration.budget
@@ -83,13 +83,13 @@ def _line(progress: Progress, budget: dict[str, float]) -> RoundLine:
         local_steps=float(np.median(progress.plan.local_steps)),
         terminal_steps=progress.terminal_steps,
         **certificate,
-        metrics={n: v.tolist() if len(v) <= MAX_TASKS else [mean(v)] for n, v in progress.metrics.items()},
+        metrics={n: v.tolist() if len(v) <= MAX_TASKS_SHOWN else [mean(v)] for n, v in progress.metrics.items()},
     )
 
 
 def forget(folder: Path) -> None:
     """Remove the progress file of a run that has a record now."""
-    (folder / NAME).unlink(missing_ok=True)
+    (folder / PROGRESS_FILE).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ Vector = npt.NDArray[np.float64]
 # Measured: benchmarks/results/constants.md; ×0.5: −0.18 ± 0.53 points;
 # ×2: same digits.
 TRIALS = 24
-NEVER = 10**9
+NEVER_CERTIFY = 10**9
 # Weight of a neighbour in the grid, relative to a candidate's own metric.
 # Measured: benchmarks/results/constants.md; ×0.5: −0.07 ± 0.61 points;
 # ×2: same digits.
@@ -178,7 +178,7 @@ def _judge(
     ends = not is_yardstick(config.algorithm) and bool(config.budget or config.options.cloud_rounds)
     certified = isinstance(build(config.algorithm, config.options, splits[0].kind).method, DualMethod)
     if not certified:  # certificates would not change the result, which is the last models
-        config = replace(config, certify_every=NEVER if ends else 5)
+        config = replace(config, certify_every=NEVER_CERTIFY if ends else 5)
     try:
         results = [config.run(part, execution=Execution(threads=threads)) for part in splits]
     except (DivergenceError, BudgetError) as error:

@@ -20,15 +20,15 @@ from rhfedmtl.maths import theory
 from rhfedmtl.plain import plain, read
 
 FloatArray = npt.NDArray[np.float64]
-NAME = "fig-cost"
+FIGURE_NAME = "fig-cost"
 TITLE = "Cost against H, by the bounds"
 TASKS, TERMINALS = 5, 5
 STEP_PRICE, STATION_PRICE = 0.1, 10.0
-LAM, GAMMA = 1e-4 + 1e-6, 1.0
+LAM, PAPER_GAMMA = 1e-4 + 1e-6, 1.0
 EPSILONS = (0.01, 1e-4)
 TEXT_ROWS, TEXT_LARGEST = 53, 11
 """Training rows of a task (of 70), and the largest number of rows of one of its 5 terminals."""
-AUTHORS_ROWS, AUTHORS_LARGEST, AUTHORS_CLOUD_ROUNDS = 260, 26, 2
+PAPER_ROWS, AUTHORS_LARGEST, AUTHORS_CLOUD_ROUNDS = 260, 26, 2
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,14 @@ def compute() -> list[CostCurve]:
 def _curve(formula: str, epsilon: float) -> CostCurve:
     n, largest, M = {
         "paper": (TEXT_ROWS, TEXT_LARGEST, 1),
-        "authors": (AUTHORS_ROWS, AUTHORS_LARGEST, AUTHORS_CLOUD_ROUNDS),
+        "authors": (PAPER_ROWS, AUTHORS_LARGEST, AUTHORS_CLOUD_ROUNDS),
     }[formula]
     H = np.arange(1, largest + 2)  # the procedure looks at H up to a terminal's rows
     if formula == "paper":
-        eta = theory.eta([float(n)], theory.sigma_size_bound([float(largest)]), LAM, GAMMA)
-        beta = theory.beta(theory.Theta(H[:, None], float(n), float(largest), LAM, GAMMA).max(axis=1), eta, [TERMINALS])
+        eta = theory.eta([float(n)], theory.sigma_size_bound([float(largest)]), LAM, PAPER_GAMMA)
+        beta = theory.beta(
+            theory.Theta(H[:, None], float(n), float(largest), LAM, PAPER_GAMMA).max(axis=1), eta, [TERMINALS]
+        )
         K = theory.rounds_paper(beta, theory.log_target([float(n)] * TASKS, epsilon))
     else:
         K = theory.rounds_authors(H, float(largest), theory.log_target([float(n)] * TASKS, epsilon))
@@ -89,8 +91,8 @@ def save(out: Path) -> None:
     curves = compute()
     folder = out / "theory"
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"{NAME}.json", json.dumps(plain(curves), allow_nan=False) + "\n")
-    with (out / f"{NAME}.csv").open("w", newline="") as file:
+    write_whole(folder / f"{FIGURE_NAME}.json", json.dumps(plain(curves), allow_nan=False) + "\n")
+    with (out / f"{FIGURE_NAME}.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["formula", "epsilon", "local_steps", "rounds", "cost"])
         for curve in curves:
@@ -100,7 +102,7 @@ def save(out: Path) -> None:
 
 def load(out: Path) -> list[CostCurve] | None:
     """Return the curves in a results folder, or None."""
-    path = out / "theory" / f"{NAME}.json"
+    path = out / "theory" / f"{FIGURE_NAME}.json"
     if not path.is_file():
         return None
     try:

@@ -11,7 +11,7 @@ from rhfedmtl.maths.intervals import interval
 from rhfedmtl.studies.study import At, StudyResult
 
 Float64Array = npt.NDArray[np.float64]
-SMALLEST = 1e-12
+SMALLEST_GAP = 1e-12
 """Smaller relative gaps count as this value, because their logarithms are averaged."""
 
 
@@ -57,7 +57,7 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
     for name, rank in zip(metrics, ranks, strict=True):
         runs = [record.result for at in line for record in result.records(name, at) if record.result is not None]
         gaps = [run.relative_gap for run in runs if run.relative_gap is not None]
-        gap = float(np.exp(np.mean(np.log(np.maximum(gaps, SMALLEST))))) if gaps else None
+        gap = float(np.exp(np.mean(np.log(np.maximum(gaps, SMALLEST_GAP))))) if gaps else None
         rows.append(Overall(name, *interval(areas[name]), _against(result, areas, name), float(rank), gap))
     return sorted(rows, key=lambda row: row.rank)
 

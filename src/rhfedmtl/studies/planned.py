@@ -77,7 +77,7 @@ def run_all(
     return results
 
 
-WORK = ("local_steps", "station_rounds", "cloud_rounds")
+WORK_OPTIONS = ("local_steps", "station_rounds", "cloud_rounds")
 
 
 def taking_part(config: RunConfig, overrides: Collection[str] = ()) -> RunConfig:
@@ -88,7 +88,7 @@ def taking_part(config: RunConfig, overrides: Collection[str] = ()) -> RunConfig
     """
     options = config.options
     if ALGORITHMS[config.algorithm].decides_steps and options.policy != "fixed":
-        options = options.without(set(WORK).difference(overrides))
+        options = options.without(set(WORK_OPTIONS).difference(overrides))
     ignored = idle(config.algorithm, options)
     if refused := [name for name in ignored if name in overrides]:
         raise ConfigError(no_effect(config.algorithm, refused))

@@ -35,13 +35,13 @@ from rhfedmtl.training.run import train
 from rhfedmtl.training.settings import Settings
 
 Array = npt.NDArray[Any]
-GAP, MAX_ROUNDS = 1e-3, 400
+PUBLISHED_GAP, PUBLISHED_ROUNDS = 1e-3, 400
 """Certified relative gap of the solutions, and maximum number of rounds."""
 RELATIONSHIPS = "mean", "learned"
 """Relationships of tasks that `rhfedmtl` chooses from."""
 SGD_ROUNDS, SGD_STEPS = 15, 400
 """Rounds and steps of gradient methods: FLamby's 15 rounds of 100 batches of four rows."""
-STEPS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+PUBLISHED_STEPS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 """Candidate step sizes, for rows of length 1."""
 HAR, HEART = "har.npz", "heart.csv"
 DIFFERENCES = {
@@ -213,7 +213,7 @@ def _by_part(protocol: PublishedTable, rows: PublishedRows, run: PublishedRun) -
     length = 1.0 + float(np.mean(np.sum(part.X * part.X, axis=1)))
     fixed = Options(local_steps=SGD_STEPS, cloud_rounds=SGD_ROUNDS)
     servers = [{"server_step": step} for step in ALGORITHMS[run.method].grid.get("server_step", ())] or [{}]
-    candidates = [fixed.changed(step=step / length, **server) for step in STEPS for server in servers]
+    candidates = [fixed.changed(step=step / length, **server) for step in PUBLISHED_STEPS for server in servers]
     sign = -1.0 if protocol.error else 1.0
     return max(candidates, key=lambda options: sign * _percent(protocol, part, run.method, options))
 
@@ -224,8 +224,8 @@ def _percent(protocol: PublishedTable, rows: PublishedRows, name: str, options: 
     settings = Settings(
         scale=protocol.scale,
         certify_every=10,
-        target_relative_gap=GAP,
-        max_rounds=MAX_ROUNDS,
+        target_relative_gap=PUBLISHED_GAP,
+        max_rounds=PUBLISHED_ROUNDS,
         execution=Execution(threads=1),
     )
     result = train(built.regroup(federation), built.method, built.policy, settings, judged=federation)

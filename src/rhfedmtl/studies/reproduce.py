@@ -57,7 +57,7 @@ def names(group: str) -> list[str]:
     """Return the names of a group, with the paper's table first."""
     studies = sorted(path.stem for path in (folder() / group).glob("*.toml"))
     if group == "paper":
-        studies = sorted([*studies, cost_figure.NAME], key=lambda name: (name.startswith("fig"), name))
+        studies = sorted([*studies, cost_figure.FIGURE_NAME], key=lambda name: (name.startswith("fig"), name))
     return studies
 
 
@@ -114,7 +114,7 @@ def reproduce(
     names_to_run, left_out = expand(requested), {}
     studies = []
     for name in names_to_run:
-        if name == cost_figure.NAME:
+        if name == cost_figure.FIGURE_NAME:
             continue
         try:
             studies.append(_study(name, path, seeds, protocol))
@@ -123,14 +123,14 @@ def reproduce(
                 raise
             left_out[name] = str(error)
     results = run_all(studies, out, workers=workers, watch=watch, command=command) if studies else []
-    if cost_figure.NAME in names_to_run:
+    if cost_figure.FIGURE_NAME in names_to_run:
         cost_figure.save(out)
     runs = sorted((out / "runs").glob("*.json"))
     newest = max((path.stat().st_mtime_ns for path in runs), default=0)
     written = [path.stat().st_mtime_ns for path in out.glob("rounds.*")]
     if runs and max(written, default=0) < newest:
         records.save_rounds(out, (records.load(path) for path in runs))
-    return Reproduced(results, cost_figure.NAME in names_to_run, left_out)
+    return Reproduced(results, cost_figure.FIGURE_NAME in names_to_run, left_out)
 
 
 class DataMissingError(ConfigError):
@@ -194,5 +194,5 @@ def summaries(reproduced: Reproduced, out: Path) -> list[StudySummary]:
     ]
     if reproduced.theory:
         lines = cost_figure.findings(cost_figure.load(out) or [])
-        studies.append(StudySummary(cost_figure.NAME, str(out / "fig-cost.csv"), 0, lines))
+        studies.append(StudySummary(cost_figure.FIGURE_NAME, str(out / "fig-cost.csv"), 0, lines))
     return studies

@@ -39,7 +39,7 @@ def _with(option: str) -> Callable[[str], Case]:
     return lambda name: Case("rhfedmtl", Options.of(**{option: name}))
 
 
-KINDS = {
+ENTRY_KINDS = {
     "algorithm": EntryKind(
         "rhfedmtl.algorithms.registry:ALGORITHMS",
         (entries.several_classes, entries.options_matter, entries.grid_is_fair),
@@ -74,11 +74,11 @@ def light(registry: str, name: str) -> None:
 
 def checks(name: str) -> Iterator[tuple[str, str, Callable[[], None]]]:
     """Yield kind, requirement and check for every entry with this name; refuse an unknown name."""
-    registries: dict[str, Registry[Any]] = {kind: load(entry_kind.registry) for kind, entry_kind in KINDS.items()}
+    registries: dict[str, Registry[Any]] = {kind: load(entry_kind.registry) for kind, entry_kind in ENTRY_KINDS.items()}
     names = [entry for registry in registries.values() for entry in (*registry, *registry.refused)]
     if name not in names:
         raise ConfigError(f"no entry is called {name!r}{nearest(name, names)}")
-    for noun, kind in KINDS.items():
+    for noun, kind in ENTRY_KINDS.items():
         registry = registries[noun]
         if name in registry or name in registry.refused:
             registry[name]

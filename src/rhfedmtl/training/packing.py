@@ -23,7 +23,7 @@ from rhfedmtl.errors import ConfigError, DataError
 
 Array = npt.NDArray[Any]
 External = Mapping[str, object]
-PACKAGE = "rhfedmtl."
+MODULE_PREFIX = "rhfedmtl."
 
 
 class BestEffort(NamedTuple):
@@ -86,7 +86,7 @@ class Packer:
 
     def _object(self, value: Any) -> dict[str, Any]:
         kind = type(value)
-        if not kind.__module__.startswith(PACKAGE) or not _fields(kind):
+        if not kind.__module__.startswith(MODULE_PREFIX) or not _fields(kind):
             raise ConfigError(f"{kind.__module__}.{kind.__qualname__} cannot be written into a checkpoint")
         parts = {name: self.pack(getattr(value, name)) for name in _fields(kind)}
         self.objects.append((f"{kind.__module__}:{kind.__qualname__}", parts))
@@ -136,7 +136,7 @@ def _fields(kind: type) -> tuple[str, ...]:
 def _class(name: str) -> Any:
     """Return the class with this name if it is a dataclass or NamedTuple of this package."""
     module, _, qualified = name.partition(":")
-    if module.startswith(PACKAGE) and qualified.isidentifier():
+    if module.startswith(MODULE_PREFIX) and qualified.isidentifier():
         kind = getattr(import_module(module), qualified, None)
         if isinstance(kind, type) and _fields(kind):
             return kind

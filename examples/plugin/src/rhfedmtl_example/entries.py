@@ -1,6 +1,6 @@
 """What this package adds, and where it stands: nothing numerical is imported here."""
 
-from rhfedmtl.algorithms.registry import SGD, STEPS, VISITS, AlgorithmEntry
+from rhfedmtl.algorithms.registry import SGD, TUNED_STEPS, TUNED_VISITS, AlgorithmEntry
 from rhfedmtl.data.registry import Dataset
 from rhfedmtl.registry import Entry, Option
 
@@ -8,7 +8,7 @@ FEDOPT = AlgorithmEntry(
     "FedAvg whose stations take a step of their own size",
     "rhfedmtl_example.fedopt:fedopt",
     options=(*SGD, Option("station_step", float, 0.8, "Step of a station along the mean change")),
-    grid={"step": STEPS, "local_steps": VISITS, "station_step": (0.5, 1.5)},
+    grid={"step": TUNED_STEPS, "local_steps": TUNED_VISITS, "station_step": (0.5, 1.5)},
 )
 HUBER = Entry(
     "squared error that grows linearly beyond a width",

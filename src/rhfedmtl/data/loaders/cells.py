@@ -29,17 +29,17 @@ GAP_WORD = "nan"
 TRUTH = {"True": "1", "true": "1", "TRUE": "1", "False": "0", "false": "0", "FALSE": "0"}
 MOST_CLASSES = 20
 """Whole numbers with more different values than this are a quantity; otherwise they are class names."""
-SMALLEST = 1e-150
+SMALLEST_NUMBER = 1e-150
 """If all numbers of a column are smaller, double precision cannot hold its variance."""
 NESTS = (list, tuple, dict, set, np.ndarray)
-EMPTY = "is empty"
+EMPTY_CELL = "is empty"
 DATES = "holds dates: make numbers of them"
 NESTED = "holds lists or records: make columns of numbers or texts of them"
 GROUPED = r"\d{1,3}(?P<mark>[ ,.'’\u00a0\u202f])\d{3}((?P=mark)\d{3})*([.,]\d+)?"
 UNIT = r"([%$€£¥]|(?P<unit>[A-Za-zµΩ°][A-Za-zµΩ°/²³%]{0,7}))"
 FORMATTED = re.compile(rf"[+-]?[$€£¥]? ?[+-]?({GROUPED}|\d+([.,]\d+)?) ?{UNIT}?")
 """A number for a reader but not for a program: thousands marks, a decimal comma, or a unit as in ``12.3 mm``."""
-PLAIN = "write 1234.5, without marks for thousands or units"
+PLAIN_NUMBER_HINT = "write 1234.5, without marks for thousands or units"
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?")
 
 
@@ -102,11 +102,11 @@ def features(column: Array, notation: Notation, text: bool, max_values: int, whe
         _refuse_mixture(words, notation, where, place)
         return _coded(words, max_values)
     if np.isnan(numbers).all():
-        return EMPTY
+        return EMPTY_CELL
     check_size(numbers, where, place)
-    if 0.0 < (largest := float(np.nanmax(np.abs(numbers)))) < SMALLEST:
+    if 0.0 < (largest := float(np.nanmax(np.abs(numbers)))) < SMALLEST_NUMBER:
         raise DataError(
-            f"{where} holds nothing beyond {largest:g}: give it in another unit (below {SMALLEST:g} squares "
+            f"{where} holds nothing beyond {largest:g}: give it in another unit (below {SMALLEST_NUMBER:g} squares "
             "vanish, and it would count as constant), or leave it out (--drop)"
         )
     return Cells(numbers)
@@ -138,12 +138,12 @@ def _refuse_mixture(words: list[str | None], notation: Notation, where: str, pla
 def _coded(words: list[str | None], max_values: int) -> Cells | str:
     codes, values = factorised(words)
     if not values:
-        return EMPTY
+        return EMPTY_CELL
     if all(DATE.fullmatch(word) for word in values):
         return DATES
     if len(values) > max_values:
         if are_formatted_numbers(values):
-            return f"holds numbers like {values[0]!r}: {PLAIN}"
+            return f"holds numbers like {values[0]!r}: {PLAIN_NUMBER_HINT}"
         way_out = f"--set most_values={len(values)} takes it"
         return f"holds {len(values):,} different texts, more than {max_values} ({way_out})"
     return Cells(np.where(codes < 0, np.nan, codes), values)
@@ -230,7 +230,9 @@ def labels(column: Array, notation: Notation, kind: str | None, max_values: int,
         words = [_word(number) for number in numbers.tolist()]
     codes, names = factorised(words)
     if kind is None and len(names) > max(max_values, MOST_CLASSES):
-        remedy = f"if {names[0]!r} is a number, {PLAIN}; else name" if are_formatted_numbers(names) else "name"
+        remedy = (
+            f"if {names[0]!r} is a number, {PLAIN_NUMBER_HINT}; else name" if are_formatted_numbers(names) else "name"
+        )
         raise DataError(
             f"{where} holds {len(names):,} different texts: {remedy} the column of labels, or say --kind classes"
         )

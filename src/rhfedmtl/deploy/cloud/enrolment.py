@@ -30,7 +30,7 @@ from rhfedmtl.errors import PeerError, RHFedMTLError
 
 TRIES_A_SECOND = 5.0
 """Wrong tokens of an address that get an answer, per second."""
-AT_ONCE = 128
+ENROLMENTS_AT_ONCE = 128
 """Connections at the same time."""
 ADDRESSES = 1024
 """Addresses whose wrong tokens are counted."""
@@ -57,7 +57,7 @@ class Enrolment:
             return
         # The port is open to strangers, so calls are short and their number is limited.
         age = [("grpc.max_connection_age_ms", 10_000), ("grpc.max_connection_age_grace_ms", 5_000)]
-        self._server = aio.server(options=[*guarded(AT_ONCE, ENROLMENT_BYTES), *age])
+        self._server = aio.server(options=[*guarded(ENROLMENTS_AT_ONCE, ENROLMENT_BYTES), *age])
         method = grpc.stream_unary_rpc_method_handler(self.enrol)
         handler = grpc.method_handlers_generic_handler(f"{SERVICE}.Enrolment", {"Enrol": method})
         self._server.add_generic_rpc_handlers((handler,))

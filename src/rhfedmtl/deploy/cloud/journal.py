@@ -31,7 +31,7 @@ Answers = dict[int, wire.Answer]
 Asker = Callable[[Mapping[int, wire.Request], float], Coroutine[Any, Any, Answers]]
 
 
-LONGEST = 1 << 26
+LONGEST_JOURNAL = 1 << 26
 """Shorten the journal above this size in bytes."""
 CHECKPOINT = "checkpoint"
 
@@ -91,7 +91,7 @@ class TrainingJournal:
     """
 
     def __init__(
-        self, path: Path, ask: Asker, loop: asyncio.AbstractEventLoop, *, fsync: bool, longest: int = LONGEST
+        self, path: Path, ask: Asker, loop: asyncio.AbstractEventLoop, *, fsync: bool, longest: int = LONGEST_JOURNAL
     ) -> None:
         self._journal = Journal(path, fsync=fsync)
         self._past = deque(_read(data, path) for data in self._journal.entries())

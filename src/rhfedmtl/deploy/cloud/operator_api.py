@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from rhfedmtl.deploy.cloud.commands import CHUNK, Commands
+from rhfedmtl.deploy.cloud.commands import READ_CHUNK, Commands
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
@@ -94,7 +94,7 @@ class OperatorApi:
                 return
             for name in names:
                 with Path(folder, name).open("rb") as file:
-                    while data := file.read(CHUNK):
+                    while data := file.read(READ_CHUNK):
                         yield wire.Chunk(name=name, data=data).SerializeToString()
 
     def check_operator(self, context: Any) -> str:

@@ -17,7 +17,7 @@ from rhfedmtl.deploy.node.log import Log
 from rhfedmtl.deploy.station.memory import NOWHERE
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 
-AT_ONCE = 16
+ROSTERS_AT_ONCE = 16
 """Ask a station to let another terminal go only while fewer requests to it are open."""
 
 
@@ -107,7 +107,7 @@ class Rosters:
         registry, again = self._registry, self._config.waits.again
         moves = [(s.terminal, registry.station.get(s.terminal, -1)) for s in self.outlooks[station].roster.seats]
         sent_at = {move: self._transfers[station].get(move, -math.inf) for move in moves if move[1] != station}
-        now, free_slots = time.monotonic(), max(0, AT_ONCE - len(self._requests.pending[station]))
+        now, free_slots = time.monotonic(), max(0, ROSTERS_AT_ONCE - len(self._requests.pending[station]))
         due = [move for move, at in sent_at.items() if at + again <= now]
         for move in sorted(due, key=lambda move: sent_at[move])[:free_slots]:
             sent_at[move] = now

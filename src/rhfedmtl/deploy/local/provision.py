@@ -54,8 +54,8 @@ from rhfedmtl.deploy.node.state import StateFile
 from rhfedmtl.deploy.terminal.owner import ACCOUNT, WISHES
 from rhfedmtl.deploy.terminal.site import STATE, forget_learned
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.files import PRIVATE, PUBLIC, Lock, write_whole
-from rhfedmtl.maths.kernels.kernel import AUTO, NUMPY
+from rhfedmtl.files import PRIVATE, PUBLIC_MODE, Lock, write_whole
+from rhfedmtl.maths.kernels.kernel import AUTO_KERNEL, NUMPY
 
 FIRST_PORT, LAST_PORT = 7400, 65_535
 _ENROLMENT, _STATIONS = 1, 2
@@ -207,7 +207,7 @@ class _Writer:
         """Write certificate and key of the authority."""
         folder = self._folder / "ca"
         folder.mkdir(mode=0o700, parents=True)
-        write_whole(folder / "ca.crt", self._authority.certificate, force=True, mode=PUBLIC)
+        write_whole(folder / "ca.crt", self._authority.certificate, force=True, mode=PUBLIC_MODE)
         write_whole(folder / "ca.key", self._key, force=True, mode=PRIVATE)
 
     def cloud(self) -> None:
@@ -252,7 +252,7 @@ class _Writer:
             "data.npz",
             "test.npz" if tests else "",
             least_steps=self._plan.owners_least_steps,
-            kernel=NUMPY if self._plan.light else AUTO,
+            kernel=NUMPY if self._plan.light else AUTO_KERNEL,
             row_seed=self._plan.row_seed,
             least_summed=self._least_summed,
             **self._learning.terminal_bound,

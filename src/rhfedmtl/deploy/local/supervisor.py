@@ -37,9 +37,9 @@ DRAIN_S = 15.0
 """Time for all processes to end after a signal; then they are killed."""
 WAIT_S = 60.0
 """Time until the cloud must answer."""
-STEADY_S, FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 0.1, 5.0
+STEADY_S, FIRST_RESTART_S, LONGEST_RESTART_S = 2.0, 0.1, 5.0
 """A process that ends before ``STEADY_S`` starts again after a wait. The wait doubles with each failure, from
-``FIRST_WAIT_S`` to ``LONGEST_WAIT_S``."""
+``FIRST_RESTART_S`` to ``LONGEST_RESTART_S``."""
 
 
 class LightProcess:
@@ -145,7 +145,7 @@ class Supervisor:
         if name not in self._due:
             steady = now - self._began[name] > STEADY_S
             failures = self._failures[name] = 1 if steady else self._failures.get(name, 0) + 1
-            wait = 0.0 if failures == 1 else min(FIRST_WAIT_S * 2.0 ** min(failures - 2, 10), LONGEST_WAIT_S)
+            wait = 0.0 if failures == 1 else min(FIRST_RESTART_S * 2.0 ** min(failures - 2, 10), LONGEST_RESTART_S)
             self._due[name] = now + wait
         if now < self._due[name]:
             return False

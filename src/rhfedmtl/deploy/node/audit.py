@@ -24,7 +24,7 @@ from rhfedmtl.files import write_at
 
 AUDIT = "audit.jsonl"
 HASH = "hash"
-LONGEST = 2000
+LONGEST_ENTRY = 2000
 """Characters of a fact at most, so the last line always fits into the `_TAIL` bytes that `_end` reads."""
 _TAIL = 1 << 16
 
@@ -120,7 +120,10 @@ def _hash(before: str, entry: dict[str, Any]) -> str:
 def _short(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the facts as JSON values, with long values cut."""
     plain = {name: json.loads(json.dumps(value, default=str)) for name, value in facts.items()}
-    return {name: value if len(str(value)) <= LONGEST else f"{str(value)[:LONGEST]} …" for name, value in plain.items()}
+    return {
+        name: value if len(str(value)) <= LONGEST_ENTRY else f"{str(value)[:LONGEST_ENTRY]} …"
+        for name, value in plain.items()
+    }
 
 
 def _end(file: int) -> tuple[int, dict[str, Any]]:

@@ -17,7 +17,7 @@ from rhfedmtl import toml
 from rhfedmtl.deploy.node.credentials import OPERATOR, STATION, TERMINAL, Credentials, Identity, check_number
 from rhfedmtl.deploy.node.log import split_address
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.maths.kernels.kernel import AUTO
+from rhfedmtl.maths.kernels.kernel import AUTO_KERNEL
 
 LOCAL = "127.0.0.1"
 LONGEST_LINK_S = 1e6
@@ -245,7 +245,7 @@ class TerminalConfig(Config):
     steps_per_day: int = 0
     most_updates: int = 0
     algorithms: tuple[str, ...] = ()
-    kernel: str = AUTO
+    kernel: str = AUTO_KERNEL
     sleep: float = 0.0
     byte_budget: int = 0
     budget_days: int = 0

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rhfedmtl.errors import ConfigError, PeerError, RHFedMTLError
-from rhfedmtl.files import PRIVATE, PUBLIC, write_whole
+from rhfedmtl.files import PRIVATE, PUBLIC_MODE, write_whole
 
 CLOUD, STATION, TERMINAL, OPERATOR = ROLES = ("cloud", "station", "terminal", "operator")
 NODE_DAYS = 365
@@ -205,7 +205,7 @@ class Credentials:
     def write(self, key: bytes, certificate: bytes, authorities: bytes) -> None:
         """Write both files. Key and certificate are replaced in a single step."""
         self.node_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # other users must not read rows and keys
-        write_whole(self.authorities, authorities, force=True, mode=PUBLIC)
+        write_whole(self.authorities, authorities, force=True, mode=PUBLIC_MODE)
         write_whole(self.node_file, key + certificate, force=True, mode=PRIVATE)
 
     def check(self, identity: Identity) -> None:

@@ -38,7 +38,7 @@ AUDITED = {
 """Events that also go to the audit trail, if the node has a trail and the event has no fact ``again``."""
 CALLERS, SHOW_S = 64, 5.0
 """Limit of callers that `Window` answers at the same time, and of seconds for each."""
-SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+SECOND_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Log:
@@ -152,7 +152,7 @@ class Meters:
             self.registry = prometheus_client.CollectorRegistry()
             prometheus_client.ProcessCollector(registry=self.registry)
             counter, gauge = prometheus_client.Counter, prometheus_client.Gauge
-            histogram = partial(prometheus_client.Histogram, buckets=SECONDS)
+            histogram = partial(prometheus_client.Histogram, buckets=SECOND_BUCKETS)
         options: dict[str, Any] = {"registry": self.registry, "namespace": "rhfedmtl"} if exported else {}
         self.messages = counter("messages", "Messages by direction and kind", ["way", "kind"], **options)
         self.bytes = counter("bytes", "Bytes of messages by direction", ["way"], **options)

@@ -23,7 +23,7 @@ from rhfedmtl.roles.summed import SumRequest, content_of, seat_of
 DEALS = 3
 """Form circles at most so often for a sum: a terminal that reconnects has a new key and needs new circles."""
 
-NAMES = {WorkOrder: "order", Probe: "probe", RowProbe: "ask_rows", ShareProbe: "ask_share", Trial: "trial"}
+QUESTION_NAMES = {WorkOrder: "order", Probe: "probe", RowProbe: "ask_rows", ShareProbe: "ask_share", Trial: "trial"}
 
 
 class SummedRound(NamedTuple):
@@ -87,7 +87,7 @@ async def sum_under_masks(
     messages = {}
     for t, partners in summed.partners().items():
         form = codec.to_wire(orders[t], partners=codec.to_wire(partners))
-        messages[t] = wire.TerminalDown(**{NAMES[type(orders[t])]: form})
+        messages[t] = wire.TerminalDown(**{QUESTION_NAMES[type(orders[t])]: form})
 
     def fits(masked: Masked) -> bool:
         if len(masked.words) != length:

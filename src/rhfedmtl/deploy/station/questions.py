@@ -38,7 +38,7 @@ MOST_SENT = 2
 """Send a question to a terminal at most so often (again only if the link broke). This bounds the bytes of a round."""
 MISSED_PROBES = 2
 """After so many unanswered probes in a row, certificates count the rows of a terminal with their worst-case loss."""
-WORK = ("update", "masked")
+WORK_ANSWERS = ("update", "masked")
 """Answers to an order."""
 
 
@@ -171,13 +171,13 @@ class Questions:
         if question is None or not self.waits_for(terminal, name) or not question.fits(arrival.content):
             return
         question.take(terminal, arrival)
-        if name in WORK:
+        if name in WORK_ANSWERS:
             self.declined.pop(terminal, None)
         self._attendance.news.set()
 
     def take_refusal(self, terminal: int, arrival: Arrival) -> bool:
         """Count a declined order as an answer; return False if the open question is no order to this terminal."""
-        if self._question is None or not self.waits_for(terminal, *WORK):
+        if self._question is None or not self.waits_for(terminal, *WORK_ANSWERS):
             return False
         self._question.take(terminal, arrival)
         self.declined[terminal] = arrival.content

@@ -19,7 +19,7 @@ from rhfedmtl.deploy.station.terminal_sessions import TerminalSessions
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.messages import WIDE, LabelsReport, MomentsReport, RowProbe, Vector
+from rhfedmtl.roles.messages import WIDE_FIELDS, LabelsReport, MomentsReport, RowProbe, Vector
 from rhfedmtl.roles.round_zero import Spreads, common
 from rhfedmtl.roles.summed import SummingStation, SumRequest
 
@@ -95,7 +95,7 @@ class RoundZero:
         """Return a masked sum over all members; raise `PeerError` if a member is missing."""
         await self._members.attendance.gather(role.members)
         width = 1 if probe.labels or self._memory.job is None else self._memory.job.features
-        length = WIDE * (width if probe.about.size else 1 + width)
+        length = WIDE_FIELDS * (width if probe.about.size else 1 + width)
         async with self._memory.turn:
             orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), probe)
             summed = await sum_under_masks(self._members, orders, length, self._answer_s, require_all=True)

@@ -19,7 +19,7 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.maths import metrics
 from rhfedmtl.roles import round_zero
-from rhfedmtl.roles.messages import WIDE, Trial, Vector
+from rhfedmtl.roles.messages import WIDE_FIELDS, Trial, Vector
 from rhfedmtl.roles.summed import SummingStation, SumRequest
 
 
@@ -74,7 +74,7 @@ class Trials:
         await self._members.attendance.gather(role.members)
         async with self._memory.turn:
             orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), trial)
-            length = WIDE * (2 + classes * classes)
+            length = WIDE_FIELDS * (2 + classes * classes)
             summed = await sum_under_masks(self._members, orders, length, self._config.waits.answer, require_all=True)
         if summed.words is None:
             return {}

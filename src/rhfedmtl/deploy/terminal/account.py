@@ -17,7 +17,7 @@ from pathlib import Path
 from rhfedmtl.files import PRIVATE, write_at, write_whole
 
 UP, DOWN = "up", "down"
-LONGEST = 1 << 20
+LONGEST_ACCOUNT = 1 << 20
 """Add up the lines of each day when the file exceeds so many bytes."""
 CONTENTS = {
     "connection": "TLS handshake: the identity of this terminal",
@@ -87,7 +87,7 @@ class Account:
                 file.truncate(end)
                 raise
         self._by_day[line.day] = self._by_day.get(line.day, 0) + n_bytes
-        if end + len(row) > LONGEST:
+        if end + len(row) > LONGEST_ACCOUNT:
             # Add up the lines of each day, and replace the file in a single step.
             rows = [astuple(line) for line in add_up(read(self._path), by_day=True)]
             names = [column.name for column in fields(AccountLine)]

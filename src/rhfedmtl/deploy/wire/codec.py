@@ -23,7 +23,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
-from rhfedmtl.data.centring import NUMBERS
+from rhfedmtl.data.centring import LABEL_NUMBERS
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, Work
@@ -268,8 +268,10 @@ def _check_scaling(scaling: messages.Scaling) -> None:
 
 def _check_labels(report: messages.LabelsReport) -> None:
     sums = report.sums
-    if sums.shape != (NUMBERS,) or not sums[0] > 0.0 or sums[2] < 0.0:
-        raise PeerError(f"label sums {sums.tolist()[:NUMBERS]}: a positive weight, a mean and a spread >= 0 are needed")
+    if sums.shape != (LABEL_NUMBERS,) or not sums[0] > 0.0 or sums[2] < 0.0:
+        raise PeerError(
+            f"label sums {sums.tolist()[:LABEL_NUMBERS]}: a positive weight, a mean and a spread >= 0 are needed"
+        )
 
 
 def _check_noising(noising: messages.Noising) -> None:
@@ -283,8 +285,10 @@ def _check_probe(probe: messages.Probe) -> None:
 
 
 def _check_key(key: masking.Key) -> None:
-    if len(key.public) != masks.PUBLIC:
-        raise PeerError(f"a key of terminal {key.terminal} with {len(key.public)} bytes: {masks.PUBLIC} are needed")
+    if len(key.public) != masks.PUBLIC_KEY_BYTES:
+        raise PeerError(
+            f"a key of terminal {key.terminal} with {len(key.public)} bytes: {masks.PUBLIC_KEY_BYTES} are needed"
+        )
 
 
 def _check_circle(circle: masking.Circle) -> None:

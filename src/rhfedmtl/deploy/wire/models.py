@@ -28,7 +28,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.mixtures import SHARE_STEP, between, combined, share_between
 
-KINDS = ("order", "probe", "assign", "sums")
+STREAM_KINDS = ("order", "probe", "assign", "sums")
 """Kinds of messages whose models are remembered. ``base`` numbers the remembered models in this order, from 1."""
 
 NOTHING_REPORTED: tuple[int, codec.Vector] = 0, np.empty(0)
@@ -78,11 +78,11 @@ class ModelMemory:
         self._remember(kind, models)
 
     def _remember(self, kind: str, models: list[codec.Vector]) -> None:
-        if kind in KINDS:
+        if kind in STREAM_KINDS:
             self._models[kind] = models
 
     def _remembered(self) -> Iterator[codec.Vector]:
-        for kind in KINDS:
+        for kind in STREAM_KINDS:
             yield from self._models.get(kind, ())
 
     def _shortest(self, model: codec.Vector, dtype: np.dtype[Any]) -> wire.Tensor:
@@ -165,4 +165,4 @@ def _models_in(message: Any) -> tuple[str, Any]:
         return kind, [content.model]
     if kind == "assign":
         return kind, [content.center, *([content.origin] if content.HasField("origin") else [])]
-    return kind, content.models if kind in KINDS else ()
+    return kind, content.models if kind in STREAM_KINDS else ()

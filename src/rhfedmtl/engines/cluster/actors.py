@@ -34,7 +34,7 @@ GIVE_UP_SECONDS = 300.0
 SNAPSHOT_SECONDS = 30.0
 SNAPSHOT_BYTES = 64 * MIB
 """Take snapshots after this time, or after commands of this size to an actor: the limit of a replay."""
-SMALL = 1 << 16
+SMALL_BYTES = 1 << 16
 """Messages up to this size are pickled here; Ray passes bytes on unchanged."""
 SAME = "all machines of the cluster need the same rhfedmtl"
 
@@ -266,7 +266,7 @@ def check_kind(remote: Mapping[str, str], address: str) -> None:
 
 def packed(value: Any) -> Any:
     """Return a small message as bytes: Ray's own serialisation costs more than the rest of a call."""
-    return pickle.dumps(value, protocol=5) if _size(value) <= SMALL else value
+    return pickle.dumps(value, protocol=5) if _size(value) <= SMALL_BYTES else value
 
 
 def unpacked(message: Any) -> Any:

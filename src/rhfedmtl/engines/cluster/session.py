@@ -27,7 +27,7 @@ STORE = 256 * MIB
 """Shared memory of a local Ray for duals and messages, in addition to the data."""
 STARTS = 3
 KNOCK_SECONDS = 10.0
-TRIES = "RAY_gcs_server_port_wait_time_s"
+PORT_WAIT = "RAY_gcs_server_port_wait_time_s"
 QUIET = {"logging_level": logging.ERROR, "log_to_driver": False}
 SHARE_OF_MEMORY = 0.3
 """Largest share of this machine's memory for shared memory."""
@@ -180,13 +180,13 @@ def _connect(ray: Any, address: str) -> None:
 @contextmanager
 def _without_retries() -> Iterator[None]:
     """Let Ray try once: if another program listens there, or nothing answers, Ray would retry for 15 minutes."""
-    before = os.environ.get(TRIES)
-    os.environ[TRIES] = before or "1"
+    before = os.environ.get(PORT_WAIT)
+    os.environ[PORT_WAIT] = before or "1"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[TRIES]
+            del os.environ[PORT_WAIT]
 
 
 def _refuse_silent(address: str) -> None:

@@ -16,9 +16,9 @@ from rhfedmtl.engines.network import Float64Array, IntArray
 from rhfedmtl.maths.kernels import rounds
 from rhfedmtl.maths.kernels.rounds import FloatArray, Layout, Orders
 
-CHUNK = 2**27
+CARD_CHUNK = 2**27
 """Numbers that are moved or scaled at a time."""
-VISITS = 2**26
+CARD_VISITS = 2**26
 """Largest number of row visits that are drawn in advance."""
 LANES = 32
 ADDENDS = 128
@@ -146,10 +146,10 @@ def groups(starts: IntArray) -> list[IntArray]:
 
 
 def stretches(blocks: IntArray, offsets: IntArray) -> list[Stretch]:
-    """Return stretches of blocks with at most `VISITS` visits, but at least a block."""
+    """Return stretches of blocks with at most `CARD_VISITS` visits, but at least a block."""
     visits, cuts, n_blocks = offsets[blocks], [0], len(blocks) - 1
     while cuts[-1] < n_blocks:
-        within = int(np.searchsorted(visits, visits[cuts[-1]] + VISITS, side="right")) - 1
+        within = int(np.searchsorted(visits, visits[cuts[-1]] + CARD_VISITS, side="right")) - 1
         cuts.append(min(max(within, cuts[-1] + 1), n_blocks))
     scales = (np.arange(n_blocks + 1), blocks, visits)
     parts = [Stretch(*(slice(int(by[a]), int(by[b])) for by in scales)) for a, b in pairwise(cuts)]
@@ -157,8 +157,8 @@ def stretches(blocks: IntArray, offsets: IntArray) -> list[Stretch]:
 
 
 def pieces(rows: slice, width: int) -> list[slice]:
-    """Return slices of rows with at most `CHUNK` numbers each."""
-    step = max(1, CHUNK // width)
+    """Return slices of rows with at most `CARD_CHUNK` numbers each."""
+    step = max(1, CARD_CHUNK // width)
     return [slice(a, min(a + step, rows.stop)) for a in range(rows.start, rows.stop, step)]
 
 

@@ -30,7 +30,7 @@ from rhfedmtl.maths.objective import Points
 
 FEATURES = 2**14
 """Largest number of features; models of more do not fit into the registers of a program."""
-SMALL = 16
+SMALL_DECK = 16
 """Largest number of rows of a terminal for which a single number holds the deck."""
 DECKS = 128
 """Terminals for which a program draws rows: a terminal per lane."""
@@ -222,7 +222,7 @@ class CardTerminals(BatchedTerminals):
         if self._sent is None or self._sent.sizes is not ends or self._sent.layout is not layout:
             parts = (ends, np.maximum(self._station, 0), layout.order, layout.blocks, layout.station)
             sums = [self._send(starts) for starts in card.groups(layout.starts)]
-            small = self.rows.largest <= SMALL
+            small = self.rows.largest <= SMALL_DECK
             self._sent = SentLayout(layout, ends, small, sums, *(self._send(part) for part in parts))
         return self._sent
 
@@ -241,7 +241,7 @@ class CardTerminals(BatchedTerminals):
             self._kernels.draw_rows[(-(-n // DECKS),)](
                 base, self._ids, self._starts, sent.ends, cohort.order, cohort.offsets, self._deck, visits,
                 part.terminals.start, part.terminals.stop, part.visits.start, UNIFORM=bool(orders.uniform),
-                SMALL=sent.small, N=DECKS, num_warps=DECKS // card.LANES,
+                SMALL_DECK=sent.small, N=DECKS, num_warps=DECKS // card.LANES,
             )  # fmt: skip
             self._kernels.ascend[(part.blocks.stop - part.blocks.start, columns)](
                 self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, cohort.offsets, visits,

@@ -84,10 +84,10 @@ def gradients(
     return kernel.ascend(loss, rows, layout, make_duals(rows), orders, threads=threads).delta
 
 
-AUTO, COMPILED, NUMPY = KERNELS = ("auto", "compiled", "numpy")
+AUTO_KERNEL, COMPILED, NUMPY = KERNELS = ("auto", "compiled", "numpy")
 
 
-def best_kernel(name: str = AUTO) -> str:
+def best_kernel(name: str = AUTO_KERNEL) -> str:
     """Return the name of the kernel for this request: ``auto`` is the best that is installed."""
     if name not in KERNELS:
         raise ConfigError(f"kernel {name!r}: choose from {', '.join(KERNELS)}")
@@ -98,6 +98,6 @@ def best_kernel(name: str = AUTO) -> str:
 
 
 @cache
-def find_kernel(name: str = AUTO) -> Kernel:
+def find_kernel(name: str = AUTO_KERNEL) -> Kernel:
     """Return the kernel of this name; ``auto`` is the best that is installed."""
     return cast(Kernel, import_module(f"rhfedmtl.maths.kernels.{best_kernel(name)}_kernel"))

@@ -14,7 +14,7 @@ import numpy as np
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.secure import masks
 from rhfedmtl.roles.secure.masking import (
-    SMALLEST,
+    SMALLEST_GROUP,
     Circle,
     Deal,
     Key,
@@ -42,7 +42,7 @@ class MaskRoom:
         Last slot that was used.
     """
 
-    def __init__(self, smallest: int = SMALLEST, slot: int = 0) -> None:
+    def __init__(self, smallest: int = SMALLEST_GROUP, slot: int = 0) -> None:
         self.smallest, self.slot = smallest, slot
         self._keys: dict[int, Key] = {}
         self._groups: dict[int, Members] = {}

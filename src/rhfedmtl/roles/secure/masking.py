@@ -47,7 +47,7 @@ from rhfedmtl.roles.secure import masks
 from rhfedmtl.roles.secure.masks import SEED, Words
 from rhfedmtl.roles.states import StateMachine, Table, frozen
 
-SMALLEST = 3
+SMALLEST_GROUP = 3
 """Smallest number of terminals in a group, unless the caller gives another (`MaskedSums.least_summed`)."""
 Members = frozenset[int]
 
@@ -245,7 +245,7 @@ class Masker:
         self,
         terminal: int,
         *,
-        smallest: int = SMALLEST,
+        smallest: int = SMALLEST_GROUP,
         sign: Callable[[bytes], bytes] = lambda _: b"",
         check: Callable[[Key], None] = lambda _: None,
         group: Members | None = None,

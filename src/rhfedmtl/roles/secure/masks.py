@@ -29,7 +29,7 @@ Words = npt.NDArray[np.uint64]
 PRIME = 2**127 - 1
 SEED = 16
 """Bytes of a seed, and of a share of a seed."""
-PUBLIC = 32
+PUBLIC_KEY_BYTES = 32
 """Bytes of a public key."""
 _LARGEST = 2.0**62
 
