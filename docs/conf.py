@@ -58,7 +58,7 @@ autodoc_default_options = {"members": True, "show-inheritance": False, "ignore-m
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = False
-napoleon_use_param = napoleon_use_rtype = False  # types of parameters are words, not references
+suppress_warnings = ["ref.python"]  # types such as "array of shape (n_samples,)" are words, not references
 
 _SOURCES = Path(__file__).resolve().parent.parent / "src" / "rhfedmtl"
 _LEFT_OUT = ("preload", "wire_pb2", "kernels", "losses")

@@ -55,8 +55,6 @@ class Log:
     ----------
     trail : AuditTrail or None
         Also receives the events of `AUDITED`.
-    last_error : str
-        Latest warning or error, for the status, until `over` or `FADES_S` clears it.
     """
 
     def __init__(self, node: str, level: str = "info") -> None:
