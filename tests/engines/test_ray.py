@@ -184,7 +184,7 @@ def test_what_ray_says_when_it_cannot_connect_is_passed_on_plainly(
     monkeypatch.setattr(ray_session, "ray_module", lambda **_: FakeRay(error))
     with pytest.raises(ClusterError, match=answer), session("auto"):
         pass
-    assert ray_session.TRIES not in os.environ
+    assert ray_session.PORT_WAIT not in os.environ
 
 
 class SlowRay(FakeRay):
