@@ -58,17 +58,13 @@ class RoundPricing:
         )
         return planned, None if models is None else models.copy()
 
-    def starts_at_certified(self) -> bool:
-        """Return True if stations start at a point of the last certificate."""
-        return isinstance(self._cloud, Cloud) and self._cloud.starts_at_anchor
-
     def _next_models(self) -> Models | None:
         """Return the models that the next orders start from, if the cloud knows them."""
         state = self._certifier.state
         if state.round and (state.reported is None or state.reported[1] < state.round):
             return None
         models = self._cloud.models
-        if self.starts_at_certified():
+        if self._cloud.starts_at_anchor:
             return models
         return self._channel.models(models, models if state.last_sent is None else state.last_sent)
 

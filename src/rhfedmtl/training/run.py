@@ -286,7 +286,7 @@ class Run:
     def broadcast_anchors(self, situation: Situation, plan: Plan) -> None:
         """Send every station its anchor, and charge that; models that all terminals know are not sent again."""
         anchors, sizes = self.cloud.assign(plan.solver), situation.bytes
-        known = self.pricing.starts_at_certified() and self.certification.certifier.knows(self.cloud.models)
+        known = self.cloud.starts_at_anchor and self.certification.certifier.knows(self.cloud.models)
         self.charge(situation.cloud_event(sizes.begin if known else sizes.anchor))
         self.network.assign(anchors)
 
