@@ -4,8 +4,8 @@
 
 A ``python`` block is run, together with those before it on the same page; a ``text`` block right after it holds what it
 prints. In a ``console`` block every ``$ rhfedmtl …`` is run, and the lines below it are what it printed; other commands
-are left as they stand. It happens in an empty folder, with ``har.npz`` in it if the folder RHFEDMTL_DATA has one.
-``tests/test_docs.py`` runs the same blocks.
+are left as they stand. A ``console quiet`` block is run too, and the page does not show its output. It happens in an
+empty folder, with ``har.npz`` in it if the folder RHFEDMTL_DATA has one. ``tests/test_docs.py`` runs the same blocks.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+CONSOLE, QUIET = "console", "console quiet"
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -117,12 +118,13 @@ def refreshed(page: str, name: str) -> str:
                 output, shown = run_python(block.text, name, namespace), expected(page, found, i)
                 if shown is not None:
                     changes.append((shown, output))
-            elif block.kind == "console":
+            elif block.kind in (CONSOLE, QUIET):
                 fresh = [
                     f"$ {c}\n{run_command(c)[1] if c.startswith('rhfedmtl') else out}"
                     for c, out in commands(block.text)
                 ]
-                changes.append((block, "\n".join(part.rstrip("\n") for part in fresh) + "\n"))
+                if block.kind == CONSOLE:
+                    changes.append((block, "\n".join(part.rstrip("\n") for part in fresh) + "\n"))
     for block, text in reversed(changes):
         page = page[: block.start] + text + page[block.end :]
     return page

@@ -35,7 +35,8 @@ WITH_PYTHON = [name for name, text in PAGES.items() if any(block.kind == "python
 
 
 def _commands(page: str) -> list[tuple[str, str]]:
-    found = [refresh.commands(block.text) for block in refresh.blocks(PAGES[page]) if block.kind == "console"]
+    consoles = [block for block in refresh.blocks(PAGES[page]) if block.kind in (refresh.CONSOLE, refresh.QUIET)]
+    found = [refresh.commands(block.text) for block in consoles]
     return [pair for block in found for pair in block if pair[0].startswith("rhfedmtl")]
 
 
@@ -87,7 +88,8 @@ def _run_commands(page: str) -> None:
         for block in refresh.blocks(text):
             if block.kind == "python":  # may make a file for the commands that follow
                 refresh.run_python(block.text, page, namespace)
-            for command, shown in refresh.commands(block.text) if block.kind == "console" else ():
+            consoles = (refresh.CONSOLE, refresh.QUIET)
+            for command, shown in refresh.commands(block.text) if block.kind in consoles else ():
                 if command.startswith("rhfedmtl"):
                     status, printed = refresh.run_command(command)
                     assert status == (2 if shown.startswith("error:") else 0), printed
