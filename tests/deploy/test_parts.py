@@ -22,10 +22,10 @@ from tests.deploy import nets
 
 from rhfedmtl import toml
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.deploy.cloud.active_stations import Overhead
 from rhfedmtl.deploy.cloud.config import Learning, Resources, read_cloud
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import LimitedPolicy, MeasuredAccounting
-from rhfedmtl.deploy.cloud.partners import Overhead
 from rhfedmtl.deploy.cloud.prices import MeasuredPrices
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.remote_network import Round

@@ -27,7 +27,7 @@ RESULTS = {"balanced_accuracy": "balanced accuracy", "rmse": "RMSE for numeric l
 """Metrics for the list; a run shows the first that it has."""
 
 TIER_NAMES = {"terminal": "terminals", "station": "stations", "cloud": "the cloud"}
-NAMES = 26
+FACT_WIDTH = 26
 """Width of the column with the names of facts."""
 
 
@@ -130,8 +130,8 @@ def show(
         print_json(record.to_dict())
         return
     for name, text in _describe(record):
-        fact(name, text, NAMES)
-    typer.echo(f"{'repeat':<{NAMES}}{record.command}")  # Not wrapped, because users copy it.
+        fact(name, text, FACT_WIDTH)
+    typer.echo(f"{'repeat':<{FACT_WIDTH}}{record.command}")  # Not wrapped, because users copy it.
 
 
 def _describe(record: Record) -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.files import Lock
 
-LARGEST = 1 << 26
+LARGEST_REPLY = 1 << 26
 """Largest message from the cloud, in bytes."""
 EXPORT_S = 600.0
 """Longest time of an export."""
@@ -171,7 +171,7 @@ class Operator:
     def _channel(self) -> grpc.Channel:
         cloud = Identity(self._config.node.network, CLOUD)
         return grpc.secure_channel(
-            self._config.cloud, self._credentials.client(), options=channel_options(cloud, LARGEST)
+            self._config.cloud, self._credentials.client(), options=channel_options(cloud, LARGEST_REPLY)
         )
 
     def wait_for_cloud(self, seconds: float, on_wait: Callable[[], Any] = lambda: None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from rhfedmtl.runs.records import Record, RoundTable
 Array = npt.NDArray[np.float64]
 GRID = 48
 """Points of a curve: smooth for the eye, and small in the file."""
-MAX_COLUMNS = 40
+MAX_MERGED_ROUNDS = 40
 
 
 class Curve(NamedTuple):
@@ -129,9 +129,9 @@ def answered(many: Sequence[Record]) -> tuple[float, float]:
 
 
 def answered_by_station(rounds: RoundTable) -> tuple[list[str], list[list[Number]]]:
-    """Return the share of received updates of every station; rounds are merged to at most ``MAX_COLUMNS`` columns."""
+    """Return the share of received updates of every station. Rounds are merged to at most ``MAX_MERGED_ROUNDS``."""
     requested, received = (np.array(counts, dtype=np.float64) for counts in (rounds.ordered, rounds.answered))
-    edges = np.unique(np.linspace(0, len(requested), min(MAX_COLUMNS, len(requested)) + 1).round().astype(int))
+    edges = np.unique(np.linspace(0, len(requested), min(MAX_MERGED_ROUNDS, len(requested)) + 1).round().astype(int))
     names: list[str] = []
     columns: list[list[Number]] = []
     for first, last in pairwise(edges):

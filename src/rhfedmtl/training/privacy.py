@@ -62,7 +62,7 @@ CERTIFICATE_FAILURE = 1e-6
 ACCEPTED_LOSS = 0.01
 # A plan from sizes alone assumes this many features.
 ASSUMED_FEATURES = 32
-MANY_ROUNDS = 10**9
+TERMINALS_LIMIT = 10**9
 """More terminals than any station has."""
 BOUNDED = (SmoothedHinge, Hinge, Logistic)
 SIMULATION = "simulation: the noise can be recomputed from the seed, so this model is not private"
@@ -261,7 +261,7 @@ def design(
         for epsilon in (factor * privacy.epsilon for factor in (0.5, 1.0, 2.0, 4.0))
     }
     required = 1 + bisect_left(
-        range(1, MANY_ROUNDS),
+        range(1, TERMINALS_LIMIT),
         True,
         key=lambda n: lost_share(_strength(n, mu, numbers, group), n, *sizes) <= ACCEPTED_LOSS,
     )

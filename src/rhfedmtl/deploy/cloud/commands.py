@@ -15,7 +15,7 @@ from typing import Any
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.deploy.cloud.config import CloudConfig
-from rhfedmtl.deploy.cloud.enrolment import Enrolment
+from rhfedmtl.deploy.cloud.enrolment import EnrolmentService
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
 from rhfedmtl.deploy.cloud.station_sessions import StationSessions
 from rhfedmtl.deploy.cloud.trainer import Trainer, Training
@@ -176,7 +176,7 @@ class Commands:
         registry: NodeRegistry,
         stations: StationSessions,
         trainer: Trainer,
-        enrolment: Enrolment,
+        enrolment: EnrolmentService,
         log: Log,
         trail: AuditTrail,
     ) -> None:

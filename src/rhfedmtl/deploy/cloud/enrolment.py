@@ -38,7 +38,7 @@ ENROLMENT_BYTES = 1 << 14
 """Largest message on this port."""
 
 
-class Enrolment:
+class EnrolmentService:
     """Gives certificates and settings to nodes with a valid token.
 
     `CloudService` opens it if the configuration names an address. The key of a node stays on the node. Flooding the

@@ -96,8 +96,8 @@ class LimitedPolicy:
         return np.where(works, same, 0)
 
 
-class Membership:
-    """The members of a real network: it reports the present members, and their work in the last round."""
+class RemoteEnvironment:
+    """The environment of a run on a real network: it reports the present members, and their work in the last round."""
 
     def __init__(self, network: RemoteNetwork) -> None:
         self._network = network
@@ -238,7 +238,7 @@ def measured_run(
     """
     accounting = MeasuredAccounting(config, network, ledger)
     evaluation = RemoteEvaluation(network, all_back)
-    site = Site(network, Membership(network), accounting, evaluation, config.learning.feature_names)
+    site = Site(network, RemoteEnvironment(network), accounting, evaluation, config.learning.feature_names)
     return Run(federation, network.method, settings, ledger, site=site, private=private)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.deploy.cloud.active_stations import Overhead
 from rhfedmtl.deploy.cloud.config import MEASURABLE, Resources
-from rhfedmtl.deploy.cloud.partners import Overhead
 from rhfedmtl.deploy.cloud.remote_network import Round
 from rhfedmtl.errors import BudgetError
 from rhfedmtl.resources.billing import CLOUD, STATION_LINK, Charge, Parts

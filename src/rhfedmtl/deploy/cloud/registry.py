@@ -1,8 +1,8 @@
 """Registry of the cloud's nodes: the station of each terminal, revoked certificates, and open tokens.
 
-`Commands` changes it for operators, and `Enrolment` for new nodes with a token. `StationSessions` and `Rosters` read
-it. Every change goes to disk before it takes effect, so a cloud that restarts never forgets a revocation. The registry
-never talks to a node.
+`Commands` changes it for operators, and `EnrolmentService` for new nodes with a token. `StationSessions` and `Rosters`
+read it. Every change goes to disk before it takes effect, so a cloud that restarts never forgets a revocation. The
+registry never talks to a node.
 """
 
 from __future__ import annotations

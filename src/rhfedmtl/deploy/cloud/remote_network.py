@@ -5,13 +5,14 @@ every station, and the answers into arrays.
 
 Theory of operation.
 
-1. Every request goes through `Partners` and the journal. After a kill the same calls therefore return the same arrays.
+1. Every request goes through `ActiveStations` and the journal. After a kill the same calls therefore return the same
+   arrays.
 2. Before a server iteration, `sync` asks for the members if a station has reported a change. ``station`` and ``sizes``
    have an entry for every terminal number; a terminal without a station has −1.
 3. Each server iteration is an ``assign``, some ``round`` and a ``report``. A station that is away for too long misses a
    round with all its terminals.
-4. A certificate needs all stations that are not excluded: `Partners.from_all` raises `IncompleteError` if an answer is
-   missing.
+4. A certificate needs all stations that are not excluded: `ActiveStations.from_all` raises `IncompleteError` if an
+   answer is missing.
 5. Reports and sums are checked against the bounds of the station's rows (`checks.StationBounds`). A station that sends
    impossible numbers is excluded until `rhfedmtl network reset`.
 6. `Standing` remembers the position of each station, so a station that was restored from an old copy is detected.
@@ -31,10 +32,10 @@ import numpy as np
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, Origin, offsets
 from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.deploy.cloud.active_stations import ActiveStations, bodies
 from rhfedmtl.deploy.cloud.checks import StationBounds
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
-from rhfedmtl.deploy.cloud.partners import Partners, bodies
 from rhfedmtl.deploy.node import job as jobs
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
@@ -93,7 +94,7 @@ class RemoteNetwork:
         self.shape = jobs.shape_of(self._job, method)
         self._matrix, self._shared = jobs.matrix_of(self._job, method)
         self.n_stations = len(config.stations)
-        self.partners = Partners(config, journal)
+        self.partners = ActiveStations(config, journal)
         self.excluded = self.partners.excluded
         self.station: IntArray = np.empty(0, dtype=np.int64)
         """Station of every terminal; −1 if it has none."""

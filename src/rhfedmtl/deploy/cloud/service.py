@@ -27,7 +27,7 @@ from grpc import aio
 
 from rhfedmtl.deploy.cloud.commands import Commands
 from rhfedmtl.deploy.cloud.config import CloudConfig
-from rhfedmtl.deploy.cloud.enrolment import Enrolment
+from rhfedmtl.deploy.cloud.enrolment import EnrolmentService
 from rhfedmtl.deploy.cloud.journal import Answers, TrainingJournal
 from rhfedmtl.deploy.cloud.operator_api import OperatorApi
 from rhfedmtl.deploy.cloud.registry import NodeRegistry
@@ -72,7 +72,7 @@ class CloudService:
         )
         self.stations.requests.counts_bytes = lambda: "bytes" in self.trainer.measured
         self.stations.excluded = lambda: self.trainer.network.excluded
-        self.enrolment = Enrolment(config, self.registry, log)
+        self.enrolment = EnrolmentService(config, self.registry, log)
         parts = config, self.registry, self.stations, self.trainer
         self.commands = Commands(*parts, self.enrolment, log, log.trail)
         self.operator_api = OperatorApi(*parts, self.commands, log, log.trail)

@@ -30,6 +30,7 @@ from functools import partial
 from typing import Any
 
 from rhfedmtl.data.federation import kind_of
+from rhfedmtl.deploy.cloud.active_stations import WAY_OUT
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.journal import ClosingError, TrainingJournal
 from rhfedmtl.deploy.cloud.measured_run import (
@@ -42,7 +43,6 @@ from rhfedmtl.deploy.cloud.measured_run import (
     refuse_broken,
     settings_of,
 )
-from rhfedmtl.deploy.cloud.partners import WAY_OUT
 from rhfedmtl.deploy.cloud.prices import costs_and_limits, measured_types
 from rhfedmtl.deploy.cloud.progress import Shortener, TrainingFiles, TrainingProgress, start_or_resume
 from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, census

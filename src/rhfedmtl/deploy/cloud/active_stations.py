@@ -1,7 +1,7 @@
 """The stations that take part in a training: send them requests through the journal, and read their answers.
 
-`RemoteNetwork` calls `Partners` in the training thread. `Overhead` collects bytes and seconds that no round has paid
-for; `prices` charges them.
+`RemoteNetwork` calls `ActiveStations` in the training thread. `Overhead` collects bytes and seconds that no round has
+paid for; `prices` charges them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Overhead:
         return sums
 
 
-class Partners:
+class ActiveStations:
     """Sends requests to all stations that take part, and reads their answers.
 
     Every request goes through the journal, so a cloud that was killed repeats only the open request. It never asks an
