@@ -19,6 +19,7 @@ from tests.training.test_checkpoint import assert_same, until
 from rhfedmtl.algorithms.baselines.scaffnew import Coin
 from rhfedmtl.algorithms.baselines.scaffold import Corrected
 from rhfedmtl.algorithms.options import Options, build
+from rhfedmtl.algorithms.registry import ALGORITHMS, moves_data
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
@@ -329,3 +330,11 @@ def test_settings_that_cannot_work_are_refused(name: str, options: dict[str, Any
     """The error names the value."""
     with pytest.raises(ConfigError, match="must be"):
         build(name, Options.of(**options), "binary")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_says_if_it_puts_rows_of_several_terminals_together(name: str) -> None:
+    """Two terminals of a task stay two, unless the registry says that the algorithm moves data."""
+    data = federation(d=3)
+    grouped = build(name, Options(), "binary").regroup(data)
+    assert moves_data(name) == (len(grouped.sizes) < len(data.sizes))

@@ -37,12 +37,14 @@ class AlgorithmEntry(Entry[Algorithm]):
     Tuning tries the candidates of ``grid``, as many as for every other algorithm, with step sizes for rows of norm 1.
     If the user sets H, ``grid_for_given_steps`` replaces it to spend the trials elsewhere. A comparison passes no H and
     K to an algorithm that ``decides_steps``. A ``yardstick`` pays nothing, has no budget, and runs until it is solved.
+    An algorithm that ``moves_data`` puts rows of several terminals on one machine, which no other algorithm does.
     """
 
     grid: Grid = field(default_factory=dict, kw_only=True)
     grid_for_given_steps: Grid | None = field(default=None, kw_only=True)
     decides_steps: bool = field(default=False, kw_only=True)
     yardstick: bool = field(default=False, kw_only=True)
+    moves_data: bool = field(default=False, kw_only=True)
 
 
 def powers(low: float, high: float, count: int) -> tuple[float, ...]:
@@ -107,6 +109,7 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             "rhfedmtl.algorithms.baselines.mocha:mocha",
             grid={"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": powers(3e-5, 3.0, 8)},
             decides_steps=True,
+            moves_data=True,
         ),
         "fedavg": AlgorithmEntry(
             "a single model for all tasks, by averaged gradient steps",
@@ -206,12 +209,14 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             grid={"lambda1": powers(1e-5, 1.0, 24)},
             decides_steps=True,
             yardstick=True,
+            moves_data=True,
         ),
         "constant": AlgorithmEntry(
             "the most frequent class, or the mean",
             "rhfedmtl.algorithms.baselines.pooled:constant",
             decides_steps=True,
             yardstick=True,
+            moves_data=True,
         ),
     },
 )
@@ -261,6 +266,11 @@ CHANNELS: Registry[Entry[Channel]] = Registry(
     },
 )
 """Called with its options, an entry makes a `Channel`: the transformation of an update on its way to the station."""
+
+
+def moves_data(name: str) -> bool:
+    """Return True if the algorithm is installed and puts rows of several terminals on one machine."""
+    return name in ALGORITHMS and ALGORITHMS[name].moves_data
 
 
 def is_yardstick(name: str) -> bool:
