@@ -51,7 +51,7 @@ TARGETS = (1e-1, 1e-2, 1e-3, 1e-4)
 STATES = (0, 10, 100)  # rounds done before Θ is measured
 DRAWS = 100  # draws of rows behind each Θ
 STATION_PRICE, STEP_PRICE = 10.0, 0.1
-BOUNDS = ("paper", "authors", "sound")
+BOUNDS = ("text", "drawn", "sound")
 MOST_ROUNDS = 100_000
 
 
@@ -191,9 +191,9 @@ def bounds(fed: Federation, lam: float, sigma: np.ndarray) -> dict[str, np.ndarr
     L = [theory.log_target(n, epsilon) for epsilon in TARGETS]
     return {
         "beta": beta,
-        "paper": np.array([theory.rounds_paper(beta, x) for x in L]).T,
+        "text": np.array([theory.rounds_text(beta, x) for x in L]).T,
         "sound": np.array([theory.rounds_sound(beta, x) for x in L]).T,
-        "authors": np.array([theory.rounds_authors(H, float(largest.max()), x) for x in L]).T,
+        "drawn": np.array([theory.rounds_drawn(H, float(largest.max()), x) for x in L]).T,
     }
 
 
@@ -336,12 +336,12 @@ def show(s: dict[str, Any]) -> None:
         cells = [[q[i] for q in s["theta"][done]] for done in STATES] + [[q[i] for q in s["theta_passes"]]]
         print(f"{H:5d}  {s['theta_theory'][0][i]:.6f}  " + "  ".join(f"{_range(cell, '.4f'):20s}" for cell in cells))
     print("\nrounds to a dual suboptimality (fixed anchor, with replacement), median [10 %, 90 %] over splits; bounds")
-    print("  target    H  measured                  gap: same  passes   authors    paper        sound")
+    print("  target    H  measured                  gap: same  passes     drawn     text        sound")
     for e, epsilon in enumerate(s["targets"]):
         for i, H in enumerate(s["H"]):
             cell = [q[i][e] for q in s["rounds_dual"]]
             others = [s[key][0][i][e] for key in ("rounds_gap", "rounds_gap_passes")]
-            K = [s["bounds"]["exact"][name][0][i][e] for name in ("authors", "paper", "sound")]
+            K = [s["bounds"]["exact"][name][0][i][e] for name in ("drawn", "text", "sound")]
             print(
                 f"{epsilon:8g} {H:4d}  {_range(cell, '.0f'):25s} {others[0]:9.0f} {others[1]:7.0f} "
                 f"{K[0]:9.0f} {K[1]:8.2f} {K[2]:12.3g}"
@@ -394,7 +394,7 @@ def draw_rounds(all_: list[dict[str, Any]], out: Path, target: float = 1e-3) -> 
     fig, axes = _panels(all_)
     e = TARGETS.index(target)
     for ax, s in zip(axes, all_, strict=True):
-        for name, colour, dash in (("sound", BLACK, "--"), ("paper", RED, ":"), ("authors", ORANGE, "-.")):
+        for name, colour, dash in (("sound", BLACK, "--"), ("text", RED, ":"), ("drawn", ORANGE, "-.")):
             K = np.maximum([row[e] for row in s["bounds"]["exact"][name][0]], 0.5)
             ax.plot(s["H"], K, color=colour, ls=dash, label=f"bound: {name}")
         for key, colour, mark, label in (

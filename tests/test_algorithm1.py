@@ -17,17 +17,12 @@ from tests.reference.problems import federation
 
 from rhfedmtl import algorithm1
 from rhfedmtl.algorithm1 import Costs, Learned, Problem, Terminal, rhfedmtl
-from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.merges import Average
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.maths.losses import SmoothedHinge
-from rhfedmtl.maths.relationships import MeanRegularised
-from rhfedmtl.policies.base import Policy
-from rhfedmtl.policies.fixed import Fixed
-from rhfedmtl.policies.theoretical import Theoretical, authors
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.roles.cloud import Cloud
+from rhfedmtl.training.result import Result
 from rhfedmtl.training.run import Run
 from rhfedmtl.training.settings import Settings
 
@@ -38,11 +33,12 @@ PROBLEMS = {
     "weak coupling": {"lambda1": 1e-2, "lambda2": 1e-5},
     "a sharper hinge": {"lambda1": 1e-2, "lambda2": 1e-2, "gamma": 0.1},
 }
-POLICIES: dict[str, tuple[Policy, dict[str, Any]]] = {
-    "the curve that is drawn": (authors(), {"bound": "drawn"}),
-    "the bound of the text": (Theoretical(), {"bound": "text"}),
-    "H = 2, K = 1": (Fixed(2, 1), {"H": 2, "K": 1}),
+ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "the curve that is drawn": ("rhfedmtl-paper", {}, {"bound": "drawn"}),
+    "the bound of the text": ("rhfedmtl-paper", {"bound": "text"}, {"bound": "text"}),
+    "H = 2, K = 1": ("hfedmtl-paper", {}, {"H": 2, "K": 1}),
 }
+"""Name and options in the package, and the arguments in plain NumPy."""
 PRICES = {
     "energy": ("energy=0.1,10", "energy=900"),
     "two types": ("energy=0.1,10;money=0.3,1", "energy=5000;money=200"),
@@ -56,18 +52,12 @@ def unit_rows(dtype: Any) -> Federation:
     return replace(data, X=X.astype(dtype))
 
 
-def by_engine(data: Federation, weights: dict[str, float], policy: Policy, cost: str, budget: str) -> Run:
-    """The package's engine with the paper's settings."""
-    method = DualMethod(
-        loss=SmoothedHinge(weights.get("gamma", 1.0)),
-        intercept=False,
-        uniform=True,
-        merge=Average(),
-        relationship=MeanRegularised(weights["lambda1"], weights["lambda2"], plain=True),
-    )
-    run = Run(data, method, Settings(scale="none", seed=SEED), Ledger(cost.split(";"), budget.split(";")))
-    run.learn(policy)
-    return run
+def by_engine(data: Federation, name: str, options: Options, cost: str, budget: str) -> tuple[Run, Result]:
+    """The package's algorithm of this name."""
+    algorithm = build(name, options, "binary")
+    ledger = Ledger(cost.split(";"), budget.split(";"))
+    run = Run(algorithm.regroup(data), algorithm.method, Settings(scale="none", seed=SEED), ledger)
+    return run, run.result(run.learn(algorithm.policy))
 
 
 def by_paper(data: Federation, weights: dict[str, float], cost: str, budget: str, options: dict[str, Any]) -> Learned:
@@ -87,14 +77,14 @@ def by_paper(data: Federation, weights: dict[str, float], cost: str, budget: str
 
 @pytest.mark.parametrize(("dtype", "digits"), [(np.float64, 1e-12), (np.float32, 1e-6)])
 @pytest.mark.parametrize("prices", PRICES)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_the_engine_computes_what_the_paper_says(
-    problem: str, policy: str, prices: str, dtype: Any, digits: float
+    problem: str, algorithm: str, prices: str, dtype: Any, digits: float
 ) -> None:
-    """Last models, dual variables, H, K, rounds and costs agree."""
-    data, weights, (chosen, options) = unit_rows(dtype), PROBLEMS[problem], POLICIES[policy]
-    run = by_engine(data, weights, chosen, *PRICES[prices])
+    """Last models, dual variables, H, K, rounds and costs agree; the run certifies and returns the last models."""
+    data, weights, (name, settings, options) = unit_rows(dtype), PROBLEMS[problem], ALGORITHMS[algorithm]
+    run, result = by_engine(data, name, Options.of(**weights, **settings), *PRICES[prices])
     assert isinstance(run.network, InProcess)
     assert isinstance(run.cloud, Cloud)
     paper = by_paper(data, weights, *PRICES[prices], options)
@@ -109,6 +99,10 @@ def test_the_engine_computes_what_the_paper_says(
     np.testing.assert_allclose(run.network.alpha[:, 0], alpha, rtol=0, atol=digits * np.abs(alpha).max())
     W = run.cloud.models[:, 0]
     np.testing.assert_allclose(W, paper.W, rtol=0, atol=digits * np.abs(paper.W).max())
+    np.testing.assert_allclose(result.models[:, 0], paper.W, rtol=0, atol=digits * np.abs(paper.W).max())
+    assert result.certificate.round == result.certificate.found == result.rounds
+    assert result.certificate.primal == pytest.approx(paper.rounds[-1].primal, rel=100 * digits)
+    assert result.certificate.dual >= paper.rounds[-1].dual * (1.0 - 100 * digits)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

@@ -30,7 +30,7 @@ def paper_curve(most: int) -> tuple[np.ndarray, np.ndarray]:
     H = np.arange(1, most + 1)
     Theta = theory.Theta(H, N_SAMPLES, LARGEST, LAM, GAMMA)
     beta = theory.beta(Theta, theory.eta(N_SAMPLES, theory.sigma_size_bound(LARGEST), LAM, GAMMA), N_B)
-    K = theory.rounds_paper(beta, theory.log_target([N_SAMPLES] * N, 0.01))
+    K = theory.rounds_text(beta, theory.log_target([N_SAMPLES] * N, 0.01))
     return beta, theory.predicted_cost(K, N * (10 + N_B * H * 0.1))
 
 
@@ -45,7 +45,7 @@ def brute_force_sigma(X: np.ndarray, offsets: np.ndarray) -> float:
 def test_authors_curve() -> None:
     """The curve behind the paper's cost figure: K = 14, 13, 13, 12, 12, 11, 11, 10, 10, 9."""
     L = theory.log_target(1300 / 5, 1e-4)
-    K = theory.rounds_authors(np.arange(1, 11), 26, L)
+    K = theory.rounds_drawn(np.arange(1, 11), 26, L)
     assert K.tolist() == [14, 13, 13, 12, 12, 11, 11, 10, 10, 9]
 
 
@@ -56,7 +56,7 @@ def test_hand_values() -> None:
     assert theory.eta(10, 3.0, 0.1, 1.0) == pytest.approx(0.25)
     assert theory.beta(0.5, [0.5, 0.25], [4, 5]) == pytest.approx(0.025)
     assert theory.log_target([100, 300], 2.0) == pytest.approx(np.log(100))
-    assert theory.rounds_paper(0.25, 4.0) == pytest.approx(3.0)
+    assert theory.rounds_text(0.25, 4.0) == pytest.approx(3.0)
     assert theory.rounds_sound(0.5, np.log(8)) == pytest.approx(3.0)
     assert theory.rounds_sound(0.0, 1.0) == np.inf
 
@@ -73,7 +73,7 @@ def test_theta_is_one_without_work_and_falls_with_it() -> None:
 def test_the_sound_bound_is_above_the_paper_bound(beta: float, L: float) -> None:
     """(1 − β) L ≤ L / −log(1 − β), and the sound number of rounds really closes the gap by e^−L."""
     sound = float(theory.rounds_sound(beta, L))
-    assert theory.rounds_paper(beta, L) <= sound
+    assert theory.rounds_text(beta, L) <= sound
     assert sound * np.log1p(-beta) == pytest.approx(-L)
 
 
@@ -101,7 +101,7 @@ def test_paper_bound_is_tiny_and_ends_at_one_step() -> None:
 def test_three_cases_on_the_authors_curve() -> None:
     """Below the curve the cheapest H, within it the first crossing, above it the cheapest again."""
     H = np.arange(1, 28)
-    K = theory.rounds_authors(H, 26, theory.log_target(260, 1e-4))
+    K = theory.rounds_drawn(H, 26, theory.log_target(260, 1e-4))
     f = theory.predicted_cost(K, 5 * (10 + 5 * H * 0.1), M=2)
     assert f[:4].tolist() == [1470.0, 1430.0, 1495.0, 1440.0]
     cheapest = int(np.flatnonzero(f[:26] == f[:26].min())[-1]) + 1

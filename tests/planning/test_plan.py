@@ -114,7 +114,7 @@ def test_a_plan_on_paper_fits_the_budget_and_leaves_less_than_a_round(name: str)
 
 
 @pytest.mark.parametrize(
-    "policy", [Fixed(2), Fixed(5, 3), Theoretical(), Theoretical("authors", 1e-4, 2), Theoretical("sound"), Measured()]
+    "policy", [Fixed(2), Fixed(5, 3), Theoretical(), Theoretical("text"), Theoretical("sound"), Measured()]
 )
 @pytest.mark.parametrize("cost", ["energy=0.1,10", "energy=0.5,10,20", "energy=0.1,1,byte:0.001"])
 def test_a_plan_does_what_a_run_does(federation: Federation, policy: Policy, cost: str) -> None:
@@ -162,13 +162,13 @@ def test_no_plan_overspends_any_type(prices: list[float], limits: list[float], n
 def test_authors_curve_is_the_paper_s() -> None:
     """With the sizes of the paper's figure the curve over H is 14, 13, 13, 12, 12, 11, 11, 10, 10, 9."""
     shape = DataShape(tasks=5, terminals=10, samples_per_task=260, test_fraction=0.0)
-    report = plan(shape, policy=POLICIES["authors"](), ledger=Ledger(PAPER, "energy=1400"))
+    report = plan(shape, policy=Theoretical(), ledger=Ledger(PAPER, "energy=1400"))
     assert [point.bound_rounds for point in report.curve[:10]] == [14, 13, 13, 12, 12, 11, 11, 10, 10, 9]
 
 
 def test_paper_shows_its_three_cases() -> None:
     """Little budget is starved, some is enough, much is surplus; K(H) rounds are affordable accordingly."""
-    cases = {amount: of_numbers(Theoretical(), f"energy={amount}") for amount in (200, 600, 1400)}
+    cases = {amount: of_numbers(Theoretical("text"), f"energy={amount}") for amount in (200, 600, 1400)}
     assert [report.case for report in cases.values()] == ["starved", "enough", "surplus"]
     assert cases[200].feasible_steps["energy"] == []
     first, last = cases[600].feasible_steps["energy"][0]
@@ -192,7 +192,7 @@ def test_only_the_binding_type_has_a_shadow_price() -> None:
     assert report.binding == "time"
     assert report.shadow_price["energy"] == 0.0
     assert report.shadow_price["time"] > 0.0
-    assert of_numbers(Theoretical(), "energy=1400").shadow_price["energy"] > 0.0
+    assert of_numbers(Theoretical("text"), "energy=1400").shadow_price["energy"] > 0.0
     ends_first = plan(DataShape(), policy=Fixed(cloud_rounds=3), ledger=Ledger(PAPER, "energy=1400"))
     assert ends_first.shadow_price == {"energy": 0.0}
 
@@ -510,8 +510,8 @@ def test_theory_answers_without_data() -> None:
         DataShape(), Target("gap", 1e-3), DualMethod(), cost=Cost.of(PAPER), budget=Budget.of("energy=1400")
     )
     bounds = report.bounds
-    assert bounds["paper"]["cost"]["energy"] < bounds["sound"]["cost"]["energy"] == report.budget
-    assert bounds["paper"]["rounds"] == math.ceil((1 - 1e-9) * math.log(52 / 1e-3))
+    assert bounds["text"]["cost"]["energy"] < bounds["sound"]["cost"]["energy"] == report.budget
+    assert bounds["text"]["rounds"] == math.ceil((1 - 1e-9) * math.log(52 / 1e-3))
     costs = [point.budget for point in sorted(report.curve, key=lambda p: -p.result)]
     assert costs == sorted(costs)
     assert sum("budget" in note for note in report.notes) == 2

@@ -20,7 +20,7 @@ from rhfedmtl.policies.measured.allocation import by_deadline
 from rhfedmtl.policies.measured.policy import Measured
 from rhfedmtl.policies.measured.progress import PASS_RATE, ProgressModel, share_of_cloud
 from rhfedmtl.policies.registry import POLICIES
-from rhfedmtl.policies.theoretical import Theoretical
+from rhfedmtl.policies.theoretical import BOUNDS, Theoretical
 from rhfedmtl.resources.billing import event_totals
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.events import Placement
@@ -49,13 +49,13 @@ def test_the_authors_curve_is_the_one_behind_the_papers_figure() -> None:
     """K = 14, 13, 13, 12, 12, 11, 11, 10, 10, 9 for H = 1 … 10, and budget 1400 ends at H = 8."""
     # 260 samples a station, 26 on the largest terminal: ten of them.
     s = situation(rows=26, n_terminals=10)
-    forecast = POLICIES["authors"]().forecast(s, 27)  # type: ignore[attr-defined]
+    forecast = POLICIES["paper"]().forecast(s, 27)  # type: ignore[attr-defined]
     assert forecast.K[:10].tolist() == [14, 13, 13, 12, 12, 11, 11, 10, 10, 9]
 
 
 def test_the_papers_procedure_shows_its_three_cases() -> None:
     """Along rising budgets the authors' curve is starved, then just enough, then surplus."""
-    policy = Theoretical("authors", bound_target=1e-4, planned_cloud_rounds=2)
+    policy = Theoretical("drawn")
     cases = [
         policy.plan(situation(budget={"energy": budget}, rows=26, n_terminals=5)).why["case"]  # type: ignore[union-attr]
         for budget in (500.0, 1300.0, 5000.0)
@@ -66,7 +66,7 @@ def test_the_papers_procedure_shows_its_three_cases() -> None:
 @pytest.mark.parametrize("budget", [100.0, 1e6])
 def test_the_papers_own_bound_ends_at_one_step_for_starved_and_surplus_budgets(budget: float) -> None:
     """β is about 1e-6 at the paper's settings, so f rises with h and the procedure ends at H = 1."""
-    plan = POLICIES["paper"]().plan(situation(budget={"energy": budget}, rows=14))
+    plan = Theoretical("text").plan(situation(budget={"energy": budget}, rows=14))
     assert plan is not None
     assert plan.local_steps.max() == 1
 
@@ -74,7 +74,7 @@ def test_the_papers_own_bound_ends_at_one_step_for_starved_and_surplus_budgets(b
 def test_the_sound_bound_asks_for_far_more_rounds_than_the_papers() -> None:
     """The guarantee costs orders of magnitude: K of the sound bound against K of the paper's."""
     s = situation(rows=14)
-    paper, sound = (POLICIES[name]().forecast(s, 15).K for name in ("paper", "sound"))  # type: ignore[attr-defined]
+    paper, sound = (Theoretical(bound).forecast(s, 15).K for bound in BOUNDS[1:])
     assert np.all(sound > 1e4 * paper)
 
 
@@ -84,11 +84,9 @@ def test_theoretical_policies_need_a_budget() -> None:
         POLICIES["paper"]().plan(situation(budget=None))
 
 
-@pytest.mark.parametrize(
-    "settings", [{"bound_target": 0.0}, {"bound_target": float("nan")}, {"planned_cloud_rounds": 0}]
-)
+@pytest.mark.parametrize("settings", [{"bound_target": 0.0}, {"bound_target": float("nan")}, {"bound": "printed"}])
 def test_targets_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
-    """ε must be positive and finite, M at least 1."""
+    """ε must be positive and finite, and the bound known."""
     with pytest.raises(ConfigError):
         Theoretical(**settings)
 

@@ -19,10 +19,14 @@ from rhfedmtl.maths.relationships import MeanRegularised, Relationship
 
 @dataclass(frozen=True)
 class DualMethod(Method):
-    """A loss, a relationship between the tasks, and a merge. U_b = Σ_t X_tᵀα_t."""
+    """A loss, a relationship between the tasks, and a merge. U_b = Σ_t X_tᵀα_t.
+
+    With ``returns_last`` a run returns its last models, as in the paper. By default it returns the best certified ones.
+    """
 
     relationship: Relationship = field(default_factory=MeanRegularised)
     merge: Merge = field(default_factory=Auto)
+    returns_last: bool = field(default=False, kw_only=True)
 
     has_duals = True
 

@@ -37,7 +37,9 @@ class AlgorithmEntry(Entry[Algorithm]):
     Tuning tries the candidates of ``grid``, as many as for every other algorithm, with step sizes for rows of norm 1.
     If the user sets H, ``grid_for_given_steps`` replaces it to spend the trials elsewhere. A comparison passes no H and
     K to an algorithm that ``decides_steps``. A ``yardstick`` pays nothing, has no budget, and runs until it is solved.
-    An algorithm that ``moves_data`` puts rows of several terminals on one machine, which no other algorithm does.
+    An algorithm that ``moves_data`` puts rows of several terminals on one machine, which no other algorithm does. Rows
+    are scaled by ``scale`` unless the user says otherwise (None: by the kind of labels). An algorithm that
+    ``keeps_weights`` never chooses λ1 or λ2 on training rows.
     """
 
     grid: Grid = field(default_factory=dict, kw_only=True)
@@ -45,6 +47,8 @@ class AlgorithmEntry(Entry[Algorithm]):
     decides_steps: bool = field(default=False, kw_only=True)
     yardstick: bool = field(default=False, kw_only=True)
     moves_data: bool = field(default=False, kw_only=True)
+    scale: str | None = field(default=None, kw_only=True)
+    keeps_weights: bool = field(default=False, kw_only=True)
 
 
 def powers(low: float, high: float, count: int) -> tuple[float, ...]:
@@ -87,6 +91,22 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
             "rhfedmtl.algorithms.hfedmtl:hfedmtl",
             grid={"local_steps": TUNED_VISITS, "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)},
             grid_for_given_steps=WEIGHTS,
+        ),
+        "rhfedmtl-paper": AlgorithmEntry(
+            "Algorithm 1 of the paper, with H and K by its Procedure 1",
+            "rhfedmtl.algorithms.paper:rhfedmtl_paper",
+            grid=WEIGHTS,
+            decides_steps=True,
+            scale="standard-unit",
+            keeps_weights=True,
+        ),
+        "hfedmtl-paper": AlgorithmEntry(
+            "Algorithm 1 of the paper, with fixed H and K",
+            "rhfedmtl.algorithms.paper:hfedmtl_paper",
+            grid={"local_steps": TUNED_VISITS, "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)},
+            grid_for_given_steps=WEIGHTS,
+            scale="standard-unit",
+            keeps_weights=True,
         ),
         "local": AlgorithmEntry(
             "a separate model for every task",

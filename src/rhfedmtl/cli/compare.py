@@ -23,9 +23,12 @@ from rhfedmtl.cli.options import (
     WORK_PANEL,
     Address,
     FaultText,
+    PresetName,
     PrivacyText,
     Scale,
+    given,
     option,
+    preset_weights,
     print_json,
     spelt,
     typed,
@@ -70,6 +73,7 @@ def compare(
     cost: Annotated[
         str, option(WORK_PANEL, "--cost", "Prices of the resource: TYPE=STEP,STATION[,CLOUD].")
     ] = "energy=0.1,10",
+    preset: PresetName = None,
     faults: FaultText = "",
     privacy: PrivacyText = "",
     scale: Scale = None,
@@ -109,6 +113,7 @@ def compare(
     from rhfedmtl.training.privacy import SIMULATION
 
     planned: PlannedStudy
+    cost, budgets, options = _with_preset(context, preset, cost, budgets, options)
     if spec is not None:
         if conflicts := typed(context) - ALLOWED_WITH_SPEC:
             raise ConfigError(f"{spec} defines the comparison: change it there, and leave out {spelt(conflicts)}")
@@ -163,6 +168,17 @@ def compare(
         typer.echo(f"next: rhfedmtl report {out}")
     if refusals and no_values:
         raise typer.Exit(2)
+
+
+def _with_preset(
+    context: typer.Context, name: str | None, cost: str, budgets: str, options: Options
+) -> tuple[str, str, Options]:
+    """Return prices, budgets and options with those of the preset unless the user set them."""
+    if name is None:
+        return cost, budgets, options
+    preset, options = preset_weights(name, context, options)
+    cost = cost if given(context, "cost") else preset["cost"]
+    return cost, budgets if given(context, "budgets") else f"{preset['budget']}", options
 
 
 def _check_metric(metric: str, federation: Federation) -> None:

@@ -25,7 +25,7 @@ import typer
 from rhfedmtl.algorithms.options import AUTO, Options, declared
 from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES
 from rhfedmtl.cli.text import paragraph
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.maths.registry import LAMBDA2, LOSSES, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.registry import Registry
@@ -71,6 +71,12 @@ def expand(
     expanded.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
     expanded.__annotations__ = {p.name: p.annotation for p in [*parameters, *shared]}
     return expanded
+
+
+def given(context: typer.Context, name: str) -> bool:
+    """Return True if the command line, the environment or a settings file sets the option."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
 def typed(context: typer.Context) -> set[str]:
@@ -205,6 +211,30 @@ Prices = Annotated[
     list[str] | None,
     option(WORK_PANEL, "--cost", "Prices, TYPE=STEP,STATION[,CLOUD] (energy=0.1,10); can be repeated; or a TOML file."),
 ]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "table2": {"cost": "energy=0.1,10", "resource": "energy", "budget": 1400, "lambda1": 1e-4, "lambda2": 1e-6}
+}
+"""Settings by the name of their source: Table II of the paper."""
+PresetName = Annotated[
+    str | None,
+    option(
+        WORK_PANEL,
+        "--preset",
+        "table2: prices, budget and weights of the paper's Table II. Options that you give next to it win.",
+        metavar="NAME",
+    ),
+]
+
+
+def preset_weights(name: str, context: typer.Context, options: Options) -> tuple[dict[str, Any], Options]:
+    """Return a preset, and the options with its weights unless the user set them."""
+    if name not in PRESETS:
+        raise ConfigError(f"no preset {name!r}: choose from {', '.join(PRESETS)}{nearest(name, PRESETS)}")
+    preset = PRESETS[name]
+    weights = {weight: preset[weight] for weight in ("lambda1", "lambda2") if context.params[weight] is None}
+    return preset, options.changed(**weights)
+
 
 PrivacyText = Annotated[
     str,

@@ -18,10 +18,12 @@ from rhfedmtl.cli.options import (
     Budgets,
     FaultText,
     Precision,
+    PresetName,
     Prices,
     PrivacyText,
     Scale,
     option,
+    preset_weights,
     print_json,
     with_planning_options,
 )
@@ -52,6 +54,7 @@ def plan(
     budget: Budgets = None,
     cost: Prices = None,
     precision: Precision = "float64",
+    preset: PresetName = None,
     privacy: PrivacyText = "",
     faults: FaultText = "",
     pilot: Annotated[
@@ -111,6 +114,9 @@ def plan(
     from rhfedmtl.planning.target import Target
     from rhfedmtl.resources.costs import read_resources
 
+    if preset is not None:
+        chosen, options = preset_weights(preset, context, options)
+        cost, budget = cost or [chosen["cost"]], budget or [f"{chosen['resource']}={chosen['budget']}"]
     prices, limits = read_resources(cost, budget)
     options = options.in_precision(precision, bytes_bind=prices.has_bytes(limits))
     # Plans are for RHFedMTL and, with policy fixed, for HFedMTL: we refuse settings of other algorithms.

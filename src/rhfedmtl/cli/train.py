@@ -27,12 +27,15 @@ from rhfedmtl.cli.options import (
     FaultText,
     FreeEvaluation,
     Precision,
+    PresetName,
     Prices,
     PrivacyText,
     Scale,
     chosen_from,
     every,
+    given,
     option,
+    preset_weights,
     print_json,
     spelt,
     typed,
@@ -66,6 +69,7 @@ def train(
     scale: Scale = None,
     budget: Budgets = None,
     cost: Prices = None,
+    preset: PresetName = None,
     privacy: PrivacyText = "",
     target_gap: Annotated[
         float, option(WORK_PANEL, "--target-gap", "Stop once the gap is this small.", show_default="never")
@@ -115,6 +119,9 @@ def train(
     from rhfedmtl.runs import session, tracking
     from rhfedmtl.training.config import RunConfig
 
+    if preset is not None:
+        chosen, options = preset_weights(preset, context, options)
+        cost, budget = cost or [chosen["cost"]], budget or [f"{chosen['resource']}={chosen['budget']}"]
     config = RunConfig(
         algorithm,
         request,
@@ -129,7 +136,7 @@ def train(
         seed=seed,
         privacy=privacy,
         free_evaluation=free_evaluation,
-        noise_from_seed=bool(privacy) and _given(context, "seed"),
+        noise_from_seed=bool(privacy) and given(context, "seed"),
     )
     prices, limits = config.resources()
     config = replace(config, options=options.in_precision(precision, bytes_bind=prices.has_bytes(limits)))
@@ -159,12 +166,6 @@ def train(
         for logger in loggers:
             logger.end(result.stopped)
     _show(run, result, record, as_json=as_json)
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    """Return True if the command line, the environment or a settings file sets the option."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
 
 
 def _show(run: Session, result: Result, record: Record, *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import USUAL, Options, build, idle, no_effect, option_kinds
-from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
+from rhfedmtl.algorithms.registry import ALGORITHMS, Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, nearest
@@ -83,7 +83,7 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
     if not 0.0 <= estimator.tol < math.inf:
         raise ConfigError(f"tol must be a finite number >= 0, got {estimator.tol}")
     settings = Settings(
-        scale=estimator.scale or default_scale(federation.kind, private=bool(estimator.privacy)),
+        scale=estimator.scale or default_scale(federation.kind, private=bool(estimator.privacy), algorithm=algorithm),
         seed=seed,
         noise_from_seed=estimator.random_state is not None,
         execution=Execution(threads=effective_n_jobs(estimator.n_jobs)),
@@ -174,7 +174,12 @@ def _choice(
 ) -> tuple[SelectionRecord, Before | None]:
     """Choose weights that are "auto", or λ2 if it is not given, on held-out training rows; a budget pays for it."""
     auto = tuple(name for name in USUAL if getattr(estimator, name) == "auto")
-    left_open = estimator.lambda2 is None and not (estimator.privacy or is_yardstick(estimator.algorithm))
+    keeps = ALGORITHMS[estimator.algorithm].keeps_weights
+    if auto and keeps:
+        raise ConfigError(
+            f"algorithm {estimator.algorithm!r} keeps its weights: give a number for {' and '.join(auto)}"
+        )
+    left_open = estimator.lambda2 is None and not (estimator.privacy or is_yardstick(estimator.algorithm) or keeps)
     if left_open and can_choose(built, federation, limited=bool(estimator.budget)):
         auto = ("lambda2",)
     if not auto:

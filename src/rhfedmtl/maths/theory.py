@@ -64,7 +64,7 @@ def log_target(n: npt.ArrayLike, epsilon: float) -> float:
     return float(np.log(np.mean(np.asarray(n, dtype=np.float64)) / epsilon))
 
 
-def rounds_paper(beta_H: npt.ArrayLike, L: float) -> FloatArray:
+def rounds_text(beta_H: npt.ArrayLike, L: float) -> FloatArray:
     """Return K = (1 − β) L: the paper's bound; necessary, not sufficient."""
     return np.asarray((1.0 - np.asarray(beta_H, dtype=np.float64)) * L)
 
@@ -75,7 +75,7 @@ def rounds_sound(beta_H: npt.ArrayLike, L: float) -> FloatArray:
         return np.asarray(L / -np.log1p(-np.asarray(beta_H, dtype=np.float64)))
 
 
-def rounds_authors(H: npt.ArrayLike, n_largest: float, L: float) -> FloatArray:
+def rounds_drawn(H: npt.ArrayLike, n_largest: float, L: float) -> FloatArray:
     """Return K = ⌊L (1 − 1/ñ)^H⌋: the curve in the paper's cost figure."""
     return np.floor(L * (1.0 - 1.0 / n_largest) ** np.asarray(H, dtype=np.float64))
 

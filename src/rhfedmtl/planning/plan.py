@@ -230,7 +230,7 @@ def plan_private(
 
 def policy_name(policy: Policy) -> str:
     """Return the name of a policy on the command line."""
-    return policy.bound if isinstance(policy, Theoretical) else type(policy).__name__.lower()
+    return "paper" if isinstance(policy, Theoretical) else type(policy).__name__.lower()
 
 
 class _Planner:
@@ -271,7 +271,7 @@ class _Planner:
         K = first.station_rounds
         case = case_by = None
         if self.budget and self.start.gamma > 0.0:  # the policy's bound or, for other policies, the paper's
-            bound = self.policy if isinstance(self.policy, Theoretical) else Theoretical()
+            bound = self.policy if isinstance(self.policy, Theoretical) else Theoretical("text")
             forecast = bound.forecast(self.start, int(self.start.sizes.max()) + 1)
             case, case_by = theory.paper_choice(forecast.share, 1.0, self.start.sizes).case, bound.bound
         return PlanReport(
@@ -427,8 +427,8 @@ class _Planner:
 
 SOURCE_NAMES = {Federation: "data", DataShape: "numbers", Pilot: "a stored pilot"}
 BOUND_NOTES = {
-    "paper": "the paper's K is necessary, not sufficient: a run of K rounds may miss its target",
-    "authors": "the authors' curve reproduces the paper's cost figure; it guarantees nothing",
+    "text": "the K of the paper's text is necessary, not sufficient: a run of K rounds may miss its target",
+    "drawn": "the curve of the paper's cost figure guarantees nothing",
     "sound": "the sound K is guaranteed in expectation, and very conservative: use it to compare H",
 }
 

@@ -236,7 +236,7 @@ def seek_in_theory(
     start = situation_of(shape, method, settings or Settings(), cost)
     limited = replace(start, ledger=Ledger(cost, {resource: 1.0}))
     chosen: Bound = policy.bound if isinstance(policy, Theoretical) else "sound"
-    bounds = {bound: _by_bound(limited, bound, target.value) for bound in dict.fromkeys(("paper", "sound", chosen))}
+    bounds = {bound: _by_bound(limited, bound, target.value) for bound in dict.fromkeys(("text", "sound", chosen))}
     curve = []
     for epsilon in np.geomspace(max(1.0, 10 * target.value), target.value / 10, 9).tolist():
         bound_plan = _by_bound(limited, chosen, epsilon)
@@ -258,9 +258,9 @@ def seek_in_theory(
         curve=mark_pareto(curve, target),
         bounds={str(name): asdict(bound) for name, bound in bounds.items()},
         notes=[
-            "'paper' is necessary, not sufficient; 'sound' is sufficient in expectation, and very conservative",
+            "bound 'text' is necessary, not sufficient; 'sound' is sufficient in expectation, and very conservative",
             *(
-                f"the budget {'pays' if fits(bound.cost, limits) else 'does not pay'} the plan of '{name}'"
+                f"the budget {'pays' if fits(bound.cost, limits) else 'does not pay'} the plan by the bound '{name}'"
                 for name, bound in (bounds.items() if budget else ())
             ),
         ],

@@ -13,7 +13,8 @@ from rhfedmtl.registry import Entry, Option, Registry
 if TYPE_CHECKING:
     from rhfedmtl.policies.base import Policy
 
-BOUND_TARGET = Option("bound_target", float, None, "Gap that the bound on rounds aims at", "0.01; authors 1e-4")
+BOUND = Option("bound", str, "drawn", "Bound on the rounds: drawn, text or sound")
+BOUND_TARGET = Option("bound_target", float, None, "Gap that the bound on rounds aims at", "0.01; drawn 1e-4")
 
 POLICIES: Registry[Entry[Policy]] = Registry(
     "policy",
@@ -22,17 +23,9 @@ POLICIES: Registry[Entry[Policy]] = Registry(
     {
         "fixed": Entry("H, K and M as given", "rhfedmtl.policies.fixed:Fixed"),
         "paper": Entry(
-            "planned in advance by the bound of the paper",
+            "planned in advance by the paper's Procedure 1, from a bound on the rounds",
             "rhfedmtl.policies.theoretical:Theoretical",
-            options=(BOUND_TARGET,),
-        ),
-        "authors": Entry(
-            "the curve behind the paper's cost figure", "rhfedmtl.policies.theoretical:authors", options=(BOUND_TARGET,)
-        ),
-        "sound": Entry(
-            "planned in advance by a guaranteed bound",
-            "rhfedmtl.policies.theoretical:sound",
-            options=(BOUND_TARGET,),
+            options=(BOUND, BOUND_TARGET),
         ),
         "measured": Entry(
             "planned from the measured progress of the rounds so far, before every server iteration",

@@ -1,24 +1,29 @@
-"""The paper's procedure: choose H and K from a bound on the number of rounds, without measurements.
+"""Procedure 1 of the paper: choose H and K from a bound on the number of rounds, without measurements.
 
-The policies ``paper``, ``authors`` and ``sound`` use it. The plan depends only on sizes, prices and limits.
+The plan depends only on sizes, prices and limits. `maths.theory` has the formulas.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.errors import BudgetError
+from rhfedmtl.errors import BudgetError, ConfigError, nearest
 from rhfedmtl.maths import theory
 from rhfedmtl.maths.coupling import check_weight
-from rhfedmtl.policies.base import FloatArray, Plan, Situation, check_count
+from rhfedmtl.policies.base import FloatArray, Plan, Situation
 from rhfedmtl.resources.steps import cost_curve
 
-Bound = Literal["paper", "authors", "sound"]
+Bound = Literal["drawn", "text", "sound"]
+BOUNDS: tuple[Bound, ...] = get_args(Bound)
+DEFAULT_TARGETS = {"drawn": 1e-4, "text": 0.01, "sound": 0.01}
+"""Gap that each bound aims at: the figure is drawn for 1e-4, and the text says 0.01."""
+PLANNED_CLOUD_ROUNDS = {"drawn": 2, "text": 1, "sound": 1}
+"""M of the predicted cost."""
 
 
 class TheoryCurve(NamedTuple):
@@ -32,29 +37,32 @@ class TheoryCurve(NamedTuple):
 
 @dataclass(frozen=True)
 class Theoretical:
-    """Choose H by the paper's procedure and K by a bound (MATHS.md, section 7), until the budget is spent.
+    """Choose H by Procedure 1 of the paper and K by a bound, until the budget is spent.
 
     The choice of H uses the complete budget, as in the paper, so it is the same in every server iteration.
 
     Parameters
     ----------
     bound
-        ``paper``: K = (1 − β) L, necessary and not sufficient. ``authors``: the curve behind the paper's cost figure.
-        ``sound``: guaranteed, and very large.
+        ``drawn``: the curve in the paper's cost figure, ⌊L (1 − 1/ñ)^H⌋. ``text``: the bound that the paper prints,
+        (1 − β) L, necessary and not sufficient. ``sound``: L / −log(1 − β), guaranteed, and very large.
     bound_target
-        Gap that the bound aims at.
-    planned_cloud_rounds
-        The M of the predicted cost.
+        Gap that the bound aims at; by default the paper's for this bound.
     """
 
-    bound: Bound = "paper"
-    bound_target: float = 0.01
-    planned_cloud_rounds: int = 1
+    bound: Bound = "drawn"
+    bound_target: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a target or a number of server iterations that is not positive."""
-        check_count("planned_cloud_rounds", self.planned_cloud_rounds)
-        check_weight("bound_target", self.bound_target, positive=True)
+        """Refuse an unknown bound, or a target that is not positive."""
+        if self.bound not in BOUNDS:
+            raise ConfigError(f"no bound {self.bound!r}: choose from {', '.join(BOUNDS)}{nearest(self.bound, BOUNDS)}")
+        check_weight("bound_target", self.target, positive=True)
+
+    @property
+    def target(self) -> float:
+        """Gap that the bound aims at."""
+        return DEFAULT_TARGETS[self.bound] if self.bound_target is None else self.bound_target
 
     def plan(self, situation: Situation) -> Plan | None:
         """Return the H of the procedure and the K of the bound, both from the initial budget."""
@@ -68,17 +76,18 @@ class Theoretical:
         """Return K and cost for H = 1 … max_steps."""
         budget = situation.ledger.budget
         if not budget:
-            raise BudgetError(f"policy '{self.bound}' chooses H from a budget: give one, as in energy=1400")
+            raise BudgetError("Procedure 1 chooses H from a budget: give one, as in energy=1400")
         H = np.arange(1, max_steps + 1)
-        L = max(theory.log_target(situation.samples, self.bound_target), 0.0)
+        L = max(theory.log_target(situation.samples, self.target), 0.0)
         beta = self._beta(situation, H)
         K = {
-            "paper": theory.rounds_paper(beta, L),
+            "drawn": theory.rounds_drawn(H, float(situation.largest.max()), L),
+            "text": theory.rounds_text(beta, L),
             "sound": theory.rounds_sound(beta, L),
-            "authors": theory.rounds_authors(H, float(situation.largest.max()), L),
         }[self.bound]
         per_round = cost_curve(situation.prices, situation.round_event(1), H)
-        cost = {name: theory.predicted_cost(K, curve, self.planned_cloud_rounds) for name, curve in per_round.items()}
+        M = PLANNED_CLOUD_ROUNDS[self.bound]
+        cost = {name: theory.predicted_cost(K, curve, M) for name, curve in per_round.items()}
         share = theory.budget_share([cost[name] for name in budget], list(budget.values()))
         return TheoryCurve(K, cost, share, beta)
 
@@ -88,13 +97,3 @@ class Theoretical:
         theta = theory.Theta(H[:, None], s.samples, s.largest, s.lam, s.gamma, s.radius).max(axis=1)
         eta = theory.eta(s.samples, theory.sigma_size_bound(s.largest, s.radius), s.lam, s.gamma)
         return theory.beta(theta, eta, s.members)
-
-
-def authors(bound_target: float = 1e-4, planned_cloud_rounds: int = 2) -> Theoretical:
-    """Return the policy of the authors' code, with the target and the M of their figure."""
-    return Theoretical("authors", bound_target, planned_cloud_rounds)
-
-
-def sound(bound_target: float = 0.01) -> Theoretical:
-    """Return the policy with the guaranteed bound."""
-    return Theoretical("sound", bound_target)

@@ -11,7 +11,7 @@ from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies.cost_figure import CostCurve
 
 CHOSEN_TEXT = "chosen for the three budgets"
-FORMULAS = {"paper": "bound of the paper's text", "authors": "curve of the paper's figure"}
+FORMULAS = {"text": "bound of the paper's text", "drawn": "curve of the paper's figure"}
 
 
 def theory(curves: list[CostCurve]) -> Chapter:

@@ -158,22 +158,21 @@ class BestPoint:
 
 def best_point(
     last: BestPoint | None,
+    place: int,
     points: Points,
     losses: Vector,
     worst: Vector,
-    primals: Vector,
     n: Vector,
     relationship: Relationship,
     number: int,
     absent: tuple[int, ...],
 ) -> BestPoint:
-    """Return the point with the lowest objective in ``primals``, or the last best point if that is better.
+    """Return the point at ``place``, or the last best point if that is better.
 
     The objective is computed again from the models: a combination with large weights leaves few exact digits. The
     ``worst`` losses of absent terminals count in it. They grow with any model, so between two points with absent
     terminals only the known rows choose.
     """
-    place = int(np.argmin(primals))
     models = points.at(place)
     total = (losses + worst)[:, place]
     known_primal = objective.joint_primal(losses[:, place], n, models, relationship)

@@ -97,6 +97,8 @@ class Cloud(CloudStates):
         Samples of each task, used until the stations report theirs.
     steers : bool
         Use the two rules above.
+    returns_last : bool
+        Certify the stations' last models, not the best point so far.
     """
 
     def __init__(
@@ -108,10 +110,11 @@ class Cloud(CloudStates):
         *,
         samples: Vector | None = None,
         steers: bool = False,
+        returns_last: bool = False,
     ) -> None:
         self.relationship = relationship
         self.channel = Channel() if channel is None else channel
-        self.steers = steers
+        self.steers, self.returns_last = steers, returns_last
         self.n_tasks = n_tasks
         self.tasks: Indices = np.arange(n_tasks)  # tasks of the problem; the arrays below have their rows in this order
         self._frozen: Models = np.zeros((n_tasks, *shape))  # models of tasks outside the problem
@@ -257,6 +260,8 @@ class Cloud(CloudStates):
         """
         assert self.anchors is not None, "there are anchors in every server iteration"
         self._certified, last = self.anchors, self._points.models
+        if self.returns_last:
+            return self._remember(Points(self.channel.models(self.W, last[0])[None], np.array([[1.0], [0.0]])))
         if self._newton is not None and self._newton.gradient is not None:  # terminals know both models
             models = np.stack([self.W, self._newton.W])
             return self._remember(Points(models, np.array([*((t, 1.0 - t) for t in STEP_LENGTHS), (0.0, 0.0)])))
@@ -290,7 +295,8 @@ class Cloud(CloudStates):
         primals = objective.joint_primals(losses, self._n, points, self.relationship)
         worst = np.array([np.zeros(losses.shape[1]) if s.worst is None else s.worst for s in complete])
         absent = tuple(t for s in complete for t in s.absent)
-        best = best_point(self._best, points, losses, worst, primals, self._n, self.relationship, number, absent)
+        place, last = (0, None) if self.returns_last else (int(np.argmin(primals)), self._best)
+        best = best_point(last, place, points, losses, worst, self._n, self.relationship, number, absent)
         self._best = best
         # 2. dual: mix this round's bound with earlier bounds.
         plain, residuals = dual_sums(duals), self._residuals(complete, points)

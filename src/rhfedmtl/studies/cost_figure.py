@@ -1,7 +1,7 @@
 """The paper's cost figure: K and cost until the target over H, by two formulas, and the three budget cases.
 
-This is theory and runs no training. ``paper`` is the bound of the paper's text with its settings, ``authors`` the curve
-that its figure draws; each with ε = 0.01 (the text) and ε = 1e-4 (the authors' code).
+This is theory and runs no training. ``text`` is the bound of the paper's text with its settings, ``drawn`` the curve of
+its figure; each with ε = 0.01 (the text) and ε = 1e-4 (the authors' code).
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ class CostCurve:
 
 def compute() -> list[CostCurve]:
     """Return the curves of both formulas at both targets."""
-    return [_curve(formula, epsilon) for formula in ("paper", "authors") for epsilon in EPSILONS]
+    return [_curve(formula, epsilon) for formula in ("text", "drawn") for epsilon in EPSILONS]
 
 
 def _curve(formula: str, epsilon: float) -> CostCurve:
     n, largest, M = {
-        "paper": (TEXT_ROWS, TEXT_LARGEST, 1),
-        "authors": (PAPER_ROWS, AUTHORS_LARGEST, AUTHORS_CLOUD_ROUNDS),
+        "text": (TEXT_ROWS, TEXT_LARGEST, 1),
+        "drawn": (PAPER_ROWS, AUTHORS_LARGEST, AUTHORS_CLOUD_ROUNDS),
     }[formula]
     H = np.arange(1, largest + 2)  # the procedure looks at H up to a terminal's rows
-    if formula == "paper":
+    if formula == "text":
         eta = theory.eta([float(n)], theory.sigma_size_bound([float(largest)]), LAM, PAPER_GAMMA)
         beta = theory.beta(
             theory.Theta(H[:, None], float(n), float(largest), LAM, PAPER_GAMMA).max(axis=1), eta, [TERMINALS]
         )
-        K = theory.rounds_paper(beta, theory.log_target([float(n)] * TASKS, epsilon))
+        K = theory.rounds_text(beta, theory.log_target([float(n)] * TASKS, epsilon))
     else:
-        K = theory.rounds_authors(H, float(largest), theory.log_target([float(n)] * TASKS, epsilon))
+        K = theory.rounds_drawn(H, float(largest), theory.log_target([float(n)] * TASKS, epsilon))
     cost = theory.predicted_cost(K, TASKS * (STATION_PRICE + TERMINALS * H * STEP_PRICE), M)
     # A budget for each of the three cases: too little for any H, enough for some, more than any H needs.
     low, high = float(cost.min()), float(cost.max())
@@ -114,9 +114,9 @@ def load(out: Path) -> list[CostCurve] | None:
 def findings(curves: list[CostCurve]) -> list[str]:
     """Return the conclusions from the curves in sentences."""
     by_name = {(curve.formula, curve.epsilon): curve for curve in curves}
-    text, authors = by_name["paper", 0.01], by_name["authors", 1e-4]
+    text, drawn = by_name["text", 0.01], by_name["drawn", 1e-4]
     fall = 1e6 * (1.0 - text.rounds[-1] / text.rounds[0])
-    first = ", ".join(f"{K:.0f}" for K in authors.rounds[:10])
+    first = ", ".join(f"{K:.0f}" for K in drawn.rounds[:10])
     return [
         f"The bound of the paper's text hardly falls with H ({fall:.2g} parts in a million from H = 1 to "
         f"{text.local_steps[-1]}), so its cheapest H is 1 whatever the budget: at the printed settings it gives no "

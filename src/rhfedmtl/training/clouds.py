@@ -20,7 +20,8 @@ def make_cloud(method: Method, samples: npt.NDArray[np.int64], shape: tuple[int,
     n_tasks = len(samples)
     if isinstance(method, DualMethod):
         rows = samples.astype(np.float64)
-        return Cloud(method.relationship, n_tasks, shape, method.channel, samples=rows, steers=method.adapts)
+        how = {"steers": method.adapts, "returns_last": method.returns_last}
+        return Cloud(method.relationship, n_tasks, shape, method.channel, samples=rows, **how)
     if isinstance(method, SgdMethod):
         return AveragingCloud(method.initial(*shape), n_tasks, method.server(), method.channel)
     raise ConfigError(f"no cloud supports the method {type(method).__name__}")

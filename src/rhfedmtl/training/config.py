@@ -121,7 +121,7 @@ class RunConfig:
         """Names of the weights to choose on training rows: all "auto" weights, or λ2 if the user did not set it."""
         if self.options.auto or self.options.lambda2 is not None:
             return self.options.auto
-        excluded = self.options.cloud_rounds or self.tune or self.privacy
+        excluded = self.options.cloud_rounds or self.tune or self.privacy or ALGORITHMS[self.algorithm].keeps_weights
         return () if excluded or is_yardstick(self.algorithm) else ("lambda2",)
 
     def changed(self, **settings: Any) -> RunConfig:
@@ -172,6 +172,10 @@ class RunConfig:
             raise ConfigError(f"tuning chooses the weights too: give {' and '.join(self.options.auto)} as numbers")
         if self.privacy:
             self._check_private(built)
+        if self.options.auto and ALGORITHMS[self.algorithm].keeps_weights:
+            raise ConfigError(
+                f"{self.algorithm} keeps its weights: give a number for {' and '.join(self.options.auto)}"
+            )
         if self.options.auto == ("lambda1",):
             raise ConfigError("lambda1 auto needs lambda2 auto: the two are chosen together")
         return built
@@ -284,7 +288,7 @@ class RunConfig:
     def settings(self, kind: str, *, ended: bool) -> Settings:
         """Return the settings for labels of this kind; ``ended`` is True if a budget or a target ends the run."""
         return Settings(
-            scale=self.scale or default_scale(kind, private=bool(self.privacy)),
+            scale=self.scale or default_scale(kind, private=bool(self.privacy), algorithm=self.algorithm),
             certify_every=self.certify_every,
             free_evaluation=self.free_evaluation,
             seed=self.seed,
@@ -295,10 +299,12 @@ class RunConfig:
         )
 
 
-def default_scale(kind: str, *, private: bool) -> str:
-    """Return the default scaling for a kind of labels.
+def default_scale(kind: str, *, private: bool, algorithm: str = "rhfedmtl") -> str:
+    """Return the default scaling for a kind of labels, or of the algorithm if it has its own.
 
     Rows are standardised and then scaled to norm 1. With few features, or for a regression, only the root mean square
     of their norms is 1. A private run may not use sums over rows, so it only scales each row to norm 1.
     """
-    return "unit" if private else "standard-rms" if kind == "regression" else "standard-auto"
+    if private:
+        return "unit"
+    return ALGORITHMS[algorithm].scale or ("standard-rms" if kind == "regression" else "standard-auto")

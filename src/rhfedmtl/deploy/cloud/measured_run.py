@@ -277,7 +277,7 @@ def settings_of(config: CloudConfig, kind: str, target_gap: float, *, ended: boo
     """
     learning = config.learning
     return Settings(
-        scale=learning.scale or default_scale(kind, private=private),
+        scale=learning.scale or default_scale(kind, private=private, algorithm=learning.algorithm),
         certify_every=learning.certify_every,
         seed=learning.seed,
         target_gap=target_gap,
