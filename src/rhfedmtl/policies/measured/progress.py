@@ -10,6 +10,9 @@ A BS iteration with H steps leaves the fraction 1 − ρ φ(H) of the dual subop
   keeps 1 − (1 − 1/N_b)², which is the prior. `Evidence` corrects ρ by the gains of successive rounds.
 * BS iterations at a fixed anchor reduce the suboptimality only to a share of 0.35 τ⁴, where τ is the coupling of the
   tasks. The rest needs the cloud. Independent tasks (τ = 0) do not need it.
+
+The model assumes that all rounds close the same share. Under the coupled start of weakly coupled tasks, rounds after
+the first close about three times the forecast (`docs/theory_and_measurement.md`, "Few rounds and the coupled start").
 """
 
 from __future__ import annotations
