@@ -78,7 +78,7 @@ def test_a_comparison_gives_each_method_what_it_heeds() -> None:
     base = RunConfig(
         request=SMALL, options=Options(lambda2=0.3, policy="paper", local_steps=5), cost=("energy=0.1,10",)
     )
-    _, configs = side_by_side(base, ["rhfedmtl", "hfedmtl", "fedavg"], [400.0], 1, "accuracy")
+    _, configs = side_by_side(base, ["rhfedmtl", "hfedmtl", "fedavg"], [400.0], range(1), "accuracy")
     options = {config.algorithm: config.options for config in configs.values()}
     assert options["rhfedmtl"] == Options(lambda2=0.3, policy="paper")
     assert options["hfedmtl"] == Options(lambda2=0.3, local_steps=5)
@@ -87,14 +87,18 @@ def test_a_comparison_gives_each_method_what_it_heeds() -> None:
         config.check_heeded()
     with pytest.raises(ConfigError, match="mu has no effect on rhfedmtl or hfedmtl"):
         side_by_side(
-            dataclasses.replace(base, options=Options.of(mu=1.0)), ["rhfedmtl", "hfedmtl"], [400.0], 1, "accuracy"
+            dataclasses.replace(base, options=Options.of(mu=1.0)),
+            ["rhfedmtl", "hfedmtl"],
+            [400.0],
+            range(1),
+            "accuracy",
         )
 
 
 def test_a_budget_of_a_comparison_is_kept_to_the_last_digit() -> None:
     """It is a limit: rounded up it would be overspent."""
     base = RunConfig(request=SMALL, cost=("energy=0.1,10",))
-    _, configs = side_by_side(base, ["rhfedmtl"], [1234567.25], 1, "accuracy")
+    _, configs = side_by_side(base, ["rhfedmtl"], [1234567.25], range(1), "accuracy")
     assert [config.budget for config in configs.values()] == [("energy=1234567.25",)]
 
 

@@ -274,7 +274,7 @@ def test_runs_that_diverged_are_shown_as_such(tmp_path: Path) -> None:
     """The page says so in the cell, and in a sentence which method it was, and where; the others are drawn."""
     request = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
     base = RunConfig(request=request, cost=("energy=0.1,10",), options=Options.of(loss="squared-hinge", step=3000.0))
-    side_by_side(base, ["rhfedmtl", "fedavg"], [100.0, 1400.0], 2, "accuracy").run(tmp_path, workers=1)
+    side_by_side(base, ["rhfedmtl", "fedavg"], [100.0, 1400.0], range(2), "accuracy").run(tmp_path, workers=1)
     made = report.write(tmp_path)
     assert (made.runs, made.refused) == (6, 2)
     text = made.path.read_text()

@@ -114,13 +114,7 @@ def test_a_study_is_read_back_with_its_cells(tmp_path: Path) -> None:
     record = result.record("rhfedmtl", cell.at, 0)
     assert record.result is not None
     assert [float(row["relative_gap"]) for row in runs if row["run"] == record.key] == [record.result.relative_gap]
-    said = "rhfedmtl lies above the value that the paper prints in 3 of 4 cells"
-    assert findings(result)[0] == f"{said}, {_mean_above(result):+.1f} points on average.".replace("-", "−")
-
-
-def _mean_above(result: StudyResult) -> float:
-    ours = [c for c in result.cells if c.variant == "rhfedmtl"]
-    return 100 * float(np.mean([(c.mean or 0) - (c.paper or 0) for c in ours]))
+    assert findings(result)[0].startswith("Hfedmtl is ")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +206,7 @@ def test_a_list_of_algorithms_is_a_method_each(tmp_path: Path) -> None:
 
 def test_a_cell_that_cannot_be_paid_stays_empty(tmp_path: Path) -> None:
     """The others are filled, and there is no best where nobody could pay."""
-    study = side_by_side(BASE, ["rhfedmtl", "hfedmtl"], [15.0, 100.0], 1, "accuracy")
+    study = side_by_side(BASE, ["rhfedmtl", "hfedmtl"], [15.0, 100.0], range(1), "accuracy")
     found = study.run(tmp_path, workers=1)
     assert found.cell("rhfedmtl", {"budget.energy": 15.0}).mean is None
     assert found.cell("rhfedmtl", {"budget.energy": 100.0}).mean is not None
@@ -234,7 +228,7 @@ def test_one_seed_and_a_cell_without_a_result_have_no_interval(tmp_path: Path) -
 
 def test_areas_of_one_seed_have_no_interval(tmp_path: Path) -> None:
     """All budgets at once, too."""
-    found = side_by_side(BASE, ["rhfedmtl", "local"], [60.0, 100.0], 1, "accuracy").run(tmp_path, workers=1)
+    found = side_by_side(BASE, ["rhfedmtl", "local"], [60.0, 100.0], range(1), "accuracy").run(tmp_path, workers=1)
     rows = {row.variant: row for row in overall(found, {})}
     assert {row.half for row in rows.values()} == {None}
     assert rows["local"].against == (pytest.approx(rows["local"].area - rows["rhfedmtl"].area), None)
@@ -282,7 +276,7 @@ def test_a_comparison_that_replaces_another_says_so(tmp_path: Path) -> None:
 
 def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     """The difference to the reference is that of each seed, with its own interval."""
-    found = side_by_side(BASE, ["hfedmtl", "local"], [100.0], 3, "accuracy").run(tmp_path, workers=1)
+    found = side_by_side(BASE, ["hfedmtl", "local"], [100.0], range(3), "accuracy").run(tmp_path, workers=1)
     values = {name: [_accuracy(name, seed) for seed in range(3)] for name in ("hfedmtl", "local")}
     cell = found.cell("local", {"budget.energy": 100.0})
     assert cell.against == interval(np.array(values["local"]) - values["hfedmtl"])
@@ -363,7 +357,8 @@ def test_the_paper_is_reproduced_on_real_data(tmp_path: Path, real_file: Callabl
     """A figure from HAR: values for every cell, findings in words, and rounds of all runs in one file."""
     found = reproduce(["fig-lambda2", "fig-cost"], tmp_path, path=real_file("har.npz"), seeds=1, workers=1)
     (study,) = found.studies
-    assert all(cell.mean is not None and cell.mean > 0.8 for cell in study.cells)
+    assert all(cell.mean is not None for cell in study.cells)
+    assert all((cell.mean or 0.0) > 0.8 for cell in study.cells if cell.variant != "rhfedmtl-paper")
     assert study.study.findings
     assert (tmp_path / "rounds.parquet").is_file()
     assert (tmp_path / "fig-cost.csv").is_file()
@@ -374,11 +369,11 @@ def test_data_that_is_not_at_hand_is_asked_for(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("RHFEDMTL_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(RHFedMTLError, match=r"small\.mat"):
-        reproduce(["table3"], tmp_path / "out", seeds=1, protocol="authors")
+        reproduce(["authors"], tmp_path / "out", seeds=1)
 
 
 def test_a_comparison_with_two_prices_says_so() -> None:
     """Budgets of a comparison limit a single resource type."""
     base = RunConfig(cost=("energy=0.1,10", "time=0.001,0.1"))
     with pytest.raises(ConfigError, match="got energy, time: name it"):
-        side_by_side(base, ["rhfedmtl"], [100.0], 1, "accuracy")
+        side_by_side(base, ["rhfedmtl"], [100.0], range(1), "accuracy")

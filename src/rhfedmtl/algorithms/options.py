@@ -244,7 +244,7 @@ DEFAULTS: dict[str, Any] = {part.name: part.default for part in fields(Options) 
 COMMON = tuple(DEFAULTS)
 _WORDS = """
 actors address algorithm algorithms as_json balanced budget budgets categories certify_every checkpoint_every
-class_weight cloud_host cloud_signs columns context cost data deadline drop engine faults features folder
+class_weight cloud_host cloud_signs columns context cost data deadline drop engine faults features first_seed folder
 free_evaluation fsync group grouped kind label least_steps light log masked measure metric missing na options out own
 partition path pilot pilot_rounds points port positive precision preset privacy request resource resume samples_per_task
 scale seed seeds set small_tasks spec station_hosts station_watts stations target target_gap task tasks terminal

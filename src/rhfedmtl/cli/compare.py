@@ -48,11 +48,12 @@ if TYPE_CHECKING:
 
 MAX_METHODS_IN_WORDS = 6
 """With more methods than this, only tables are printed, without sentences."""
-ALLOWED_WITH_SPEC = {"spec", "path", "seeds", "workers", "engine", "address", "out", "as_json"}
+ALLOWED_WITH_SPEC = {"spec", "path", "seeds", "first_seed", "workers", "engine", "address", "out", "as_json"}
 """Options that a user can combine with a specification."""
 MAX_REASONS = 3
 """Number of printed reasons why runs were refused."""
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes. [all cores]")]
+FirstSeed = Annotated[int, typer.Option("--first-seed", min=0, help="First seed; the others follow it.")]
 SweepEngine = Annotated[str, option(RUNNING, "--engine", "Where to run: inprocess (this machine) or ray (a cluster).")]
 
 
@@ -85,8 +86,9 @@ def compare(
         str | None, option(METHOD_PANEL, "--metric", "accuracy, balanced_accuracy, auc, rmse. [by the labels]")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of seeds 0, 1, …; each has its own split. [10, or as specified]")
+        int | None, typer.Option(min=1, help="Number of seeds; each has its own split. [10, or as specified]")
     ] = None,
+    first_seed: FirstSeed = 0,
     workers: Workers = None,
     engine: SweepEngine = "inprocess",
     address: Address = None,
@@ -117,7 +119,8 @@ def compare(
     if spec is not None:
         if conflicts := typed(context) - ALLOWED_WITH_SPEC:
             raise ConfigError(f"{spec} defines the comparison: change it there, and leave out {spelt(conflicts)}")
-        planned = specs.read(spec, changes={"data.path": request.path} if request.path else {}, seeds=seeds)
+        changes = {"data.path": request.path} if request.path else {}
+        planned = specs.read(spec, changes=changes, seeds=seeds, first_seed=first_seed)
     else:
         federation = request.federation(0)
         for note in () if as_json else federation.notes:
@@ -134,7 +137,8 @@ def compare(
             privacy=privacy,
         )
         names = list(parse_names(algorithms))
-        planned = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], seeds or 10, metric)
+        chosen_seeds = range(first_seed, first_seed + (seeds or 10))
+        planned = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], chosen_seeds, metric)
     replaced = planned.replaces(out)
     with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
         result = planned.run(out, workers=makers, watch=watch)
@@ -158,10 +162,9 @@ def compare(
                 f"no run has {result.study.metric} on test rows: choose another metric, or keep rows for the test",
                 "note: ",
             )
-        notes = ["replaced the tables of an earlier comparison with other settings; its runs remain"]
-        notes = notes if replaced else []
-        notes += [SIMULATION] if any(config.noise_from_seed for config in planned.configs.values()) else []
-        for note in notes:
+        notes = {"replaced the tables of an earlier comparison with other settings; its runs remain": replaced}
+        notes |= {SIMULATION: any(config.noise_from_seed for config in planned.configs.values())}
+        for note in (note for note, applies in notes.items() if applies):
             paragraph(note, "note: ")
         name = result.study.name
         typer.echo(f"saved in {out}: runs, {name}.csv, {name}-seeds.csv and {name}-differences.csv")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rhfedmtl.cli.compare import SweepEngine, Workers, spread
+from rhfedmtl.cli.compare import FirstSeed, SweepEngine, Workers, spread
 from rhfedmtl.cli.data import AsJson
 from rhfedmtl.cli.options import Address, print_json
 from rhfedmtl.cli.text import fact, paragraph, show_study
@@ -35,9 +35,10 @@ def reproduce(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="table3 (with table3-tuned), fig-cost, fig-budget, fig-terminals, fig-tasks, fig-price, fig-accuracy, "
-            "fig-lambda1, fig-lambda2; all (all of these); beyond (further questions); baselines (every method, tuned "
-            "alike, on five data sets); published (tables of other papers); or single studies. [list all names]"
+            help="table3, table3-tuned, fig-cost, fig-budget, fig-terminals, fig-tasks, fig-price, fig-accuracy, "
+            "fig-lambda1, fig-lambda2, authors (Table III by the authors' protocol, on small.mat); all (all of these); "
+            "beyond (further questions); baselines (every method, tuned alike, on five data sets); published (tables "
+            "of other papers); or single studies. [list all names]"
         ),
     ] = None,
     path: Annotated[
@@ -45,10 +46,7 @@ def reproduce(
         typer.Option(help="Data file (HAR), or folder with har.npz, landmine.npz, heart.csv and small.mat."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. [20, as specified]")] = None,
-    protocol: Annotated[
-        str,
-        typer.Option(help="text: as described in the paper, on HAR; authors: as in the authors' code, on small.mat."),
-    ] = "text",
+    first_seed: FirstSeed = 0,
     workers: Workers = None,
     engine: SweepEngine = "inprocess",
     address: Address = None,
@@ -57,11 +55,13 @@ def reproduce(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Reproduce the paper's table and figures on real data, next to the printed values.
+    """Reproduce the paper's table and figures on real data, with the paper's algorithms, FedAvg and this library.
 
     All cores share the runs. To continue after a stop, repeat the command. For example:
 
     rhfedmtl reproduce table3 --path har.npz --seeds 5 --out out/
+
+    rhfedmtl reproduce authors --path small.mat --seeds 5 --out out/
 
     rhfedmtl reproduce all --seeds 20 && rhfedmtl report out/
 
@@ -96,7 +96,7 @@ def reproduce(
     command = shlex.join(["rhfedmtl", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else ""
     with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
         result = paper.reproduce(
-            what, out, path=path, seeds=seeds, protocol=protocol, workers=makers, watch=watch, command=command
+            what, out, path=path, seeds=seeds, first_seed=first_seed, workers=makers, watch=watch, command=command
         )
     studies = paper.summaries(result, out)
     if as_json:

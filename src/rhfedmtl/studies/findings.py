@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rhfedmtl.maths.intervals import interval
-from rhfedmtl.studies.study import EVEN, StudyResult, place, short
+from rhfedmtl.studies.claims import pair_differences, sentences
+from rhfedmtl.studies.study import EVEN, StudyResult, short, signed
 
 
 def verdicts(result: StudyResult) -> list[str]:
@@ -17,7 +18,7 @@ def verdicts(result: StudyResult) -> list[str]:
             continue
         # The most frequent verdict first, then the mean difference.
         mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
-        unit = f"{_signed(100 * mean, '.1f')} points" if result.study.metric != "rmse" else _signed(mean, ".3g")
+        unit = f"{signed(100 * mean, '.1f')} points" if result.study.metric != "rmse" else signed(mean, ".3g")
         counts = {word: sum(c.verdict == word for c in cells) for word in ("better", EVEN, "worse")}
         words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
         if words:
@@ -28,36 +29,14 @@ def verdicts(result: StudyResult) -> list[str]:
         else:
             over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
             text = f"{unit} from {reference}{over}; one seed has no interval"
-        lines.append(f"{result.labels[name]} is {text}.")
+        line = f"{result.labels[name]} is {text}."
+        lines.append(line[0].upper() + line[1:])
     return lines
 
 
 def findings(result: StudyResult) -> list[str]:
-    """Return the findings of a study as sentences, including contradictions to the paper."""
-    lines, contradictions, reference = [], [], result.study.reference
-    for name, label in result.labels.items():
-        cells = [c for c in result.cells if c.variant == name and c.paper is not None]
-        # Compare with the printed values.
-        differences = [c.mean - c.paper for c in cells if c.mean is not None and c.paper is not None]
-        if differences:
-            above = sum(d > 0.0 for d in differences)
-            lines.append(
-                f"{label} lies above the value that the paper prints in {above} of {len(differences)} cells, "
-                f"{_signed(100 * float(np.mean(differences)), '.1f')} points on average."
-            )
-        # Count cells in which the paper prints the reference above this method and we find the opposite.
-        turned = sum(
-            c.verdict == "better"
-            and c.paper is not None
-            and result.printed.get((reference, place(c.at)), c.paper) > c.paper
-            for c in cells
-        )
-        if turned:
-            contradictions.append(
-                f"This contradicts the paper: {label} is better than {result.labels[reference]} in "
-                f"{turned} cells where the paper prints it below."
-            )
-    return [*lines, *verdicts(result), *contradictions, *_recommended(result)]
+    """Return the findings of a study in sentences: the paper's main claim, its other claims, and all methods."""
+    return [*pair_differences(result), *sentences(result), *verdicts(result), *_recommended(result)]
 
 
 def _recommended(result: StudyResult) -> list[str]:
@@ -81,15 +60,9 @@ def _recommended(result: StudyResult) -> list[str]:
             if against is not None:
                 lines.append(
                     f"At the paper's {short(x)} = {choice:g}, {result.labels[reference]} and {label} "
-                    f"differ by {_signed(100 * against[0], '.2f')}{_half(against[1], '.2f', 100.0)} points."
+                    f"differ by {signed(100 * against[0], '.2f')}{_half(against[1], '.2f', 100.0)} points."
                 )
     return lines
-
-
-def _signed(value: float, form: str) -> str:
-    """Return a difference with its sign; zero has no sign."""
-    text = f"{value:+{form}}"
-    return text.lstrip("+-") if float(text) == 0.0 else text.replace("-", "−")
 
 
 def _half(half: float | None, form: str, times: float = 1.0) -> str:

@@ -97,10 +97,10 @@ def taking_part(config: RunConfig, overrides: Collection[str] = ()) -> RunConfig
 
 
 def side_by_side(
-    base: RunConfig, algorithms: Sequence[str], budgets: Sequence[float], seeds: int, metric: str
+    base: RunConfig, algorithms: Sequence[str], budgets: Sequence[float], seeds: range, metric: str
 ) -> PlannedStudy:
     """Plan runs of several methods at several budgets of the priced resource; the rest is as in ``base``."""
-    if not (algorithms and budgets and seeds > 0):
+    if not (algorithms and budgets and seeds):
         raise ConfigError("a comparison needs an algorithm, a budget and a seed")
     if len(set(algorithms)) < len(algorithms) or len(set(budgets)) < len(budgets):
         raise ConfigError(f"a comparison names each method and each budget once: {algorithms}, {budgets}")
@@ -121,7 +121,7 @@ def side_by_side(
         (Point(name, {axis: budget}, seed, config.key), config)
         for budget in budgets
         for name, run in runs.items()
-        for seed in range(seeds)
+        for seed in seeds
         for config in [
             taking_part(
                 replace(run, budget=(f"{priced[0]}={budget:.15g}",), seed=seed, noise_from_seed=bool(run.privacy))
@@ -134,7 +134,8 @@ def side_by_side(
         question=f"{', '.join(algorithms)}: which of them learns most from the same budget?",
         metric=metric,
         x=axis,
-        seeds=seeds,
+        seeds=len(seeds),
+        first_seed=seeds.start,
         reference=algorithms[0],
         column=metric,
         variants=[Variant(name, name, name, bool(base.tune), is_yardstick(name)) for name in algorithms],

@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rhfedmtl.data import cache
 from rhfedmtl.errors import ConfigError, nearest
@@ -23,25 +22,8 @@ from rhfedmtl.studies.study import StudyResult
 
 GROUPS = {"all": "paper", "beyond": "beyond", "baselines": "baselines"}
 """Names of groups of studies, and the folders of their specifications."""
-PROTOCOLS = ("text", "authors")
 FILES = {"har": "har.npz", "landmine": "landmine.npz", "landmine-authors": "small.mat"}
 """Names of data files in a folder with several data sets."""
-
-AUTHORS: dict[str, Any] = {
-    "data.name": "landmine-authors",
-    "data.positive": None,
-    "data.samples_per_task": None,
-    "data.test_rest": None,
-    "learning.lambda2": 1e-12,
-    "learning.scale": "none",
-    "metric": "accuracy",
-    "last": 3,
-    "notes": [
-        "Protocol of the authors' code: 1,464 rows of Landmine, all fields joined and cut again into tasks; the best "
-        "of the last three rounds counts. 94 % of the labels are one class: the majority class is hard to beat here."
-    ],
-}
-"""Differences of the authors' public code from the paper's text."""
 
 
 def folder() -> Path:
@@ -54,10 +36,12 @@ def folder() -> Path:
 
 
 def names(group: str) -> list[str]:
-    """Return the names of a group, with the paper's table first."""
+    """Return the names of a group, with the paper's table first and the authors' protocol last."""
     studies = sorted(path.stem for path in (folder() / group).glob("*.toml"))
     if group == "paper":
-        studies = sorted([*studies, cost_figure.FIGURE_NAME], key=lambda name: (name.startswith("fig"), name))
+        order = ("table", "fig", "authors")
+        by_kind = [[name for name in [*studies, cost_figure.FIGURE_NAME] if name.startswith(kind)] for kind in order]
+        studies = [name for kind in by_kind for name in sorted(kind)]
     return studies
 
 
@@ -74,7 +58,6 @@ def expand(requested: Sequence[str]) -> list[str]:
     """Return the studies for the requested names of studies or groups."""
     groups = {word: names(group) for word, group in GROUPS.items()}
     choices = [name for group, members in groups.items() for name in (group, *members)]
-    groups["table3"] = ["table3", "table3-tuned"]
     for name in requested:
         if name not in choices:
             hint = nearest(name, choices)
@@ -99,27 +82,25 @@ def reproduce(
     *,
     path: Path | None = None,
     seeds: int | None = None,
-    protocol: str = "text",
+    first_seed: int = 0,
     workers: Workers = None,
     watch: Watch | None = None,
     command: str = "",
 ) -> Reproduced:
     """Run the requested studies, and write tables and records into ``out``.
 
-    ``path`` is the file of the data set, or a folder with several. Omit a study without its data, with the reason; but
-    raise an error if it belongs to the paper or was requested by name.
+    ``path`` is the file of the data set, or a folder with several. A study without its data is left out, with the
+    reason, unless the user requested it by name.
     """
-    if protocol not in PROTOCOLS:
-        raise ConfigError(f"no protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}")
     names_to_run, left_out = expand(requested), {}
     studies = []
     for name in names_to_run:
         if name == cost_figure.FIGURE_NAME:
             continue
         try:
-            studies.append(_study(name, path, seeds, protocol))
+            studies.append(_study(name, path, seeds, first_seed))
         except DataMissingError as error:
-            if name in requested or name in names("paper"):
+            if name in requested:
                 raise
             left_out[name] = str(error)
     results = run_all(studies, out, workers=workers, watch=watch, command=command) if studies else []
@@ -137,14 +118,12 @@ class DataMissingError(ConfigError):
     """A specification needs data that is missing."""
 
 
-def _study(name: str, path: Path | None, seeds: int | None, protocol: str) -> PlannedStudy:
+def _study(name: str, path: Path | None, seeds: int | None, first_seed: int) -> PlannedStudy:
     file = next(folder().glob(f"*/{name}.toml"))
-    changes = dict(AUTHORS) if protocol == "authors" else {}
     data = tomllib.loads(file.read_text())["data"]
-    dataset = changes.get("data.name") or data["name"]
-    if (place := _file(dataset, FILES.get(dataset, data.get("path")), path)) is not None:
-        changes["data.path"] = str(place)
-    return specs.read(file, changes=changes, seeds=seeds)
+    place = _file(data["name"], FILES.get(data["name"], data.get("path")), path)
+    changes = {} if place is None else {"data.path": str(place)}
+    return specs.read(file, changes=changes, seeds=seeds, first_seed=first_seed)
 
 
 def _file(data: str, name: str | None, path: Path | None) -> Path | None:

@@ -3,7 +3,8 @@
 Sections are ``[data]``, ``[learning]``, ``[cost.TYPE]``, ``[budget]``, ``[faults]``; a ``[[methods]]`` section per
 method, whose settings override ``[learning]`` (a list of algorithms makes a method of each); and ``[axes]``, which
 spans the grid: the place of a setting, and its values. ``[[paper]]`` has the printed values of a method in the order of
-the grid, with the last axis fastest.
+the grid, with the last axis fastest. ``pair`` names two methods; the paper's main claim is that the first is better.
+``[[claims]]`` has further claims (`claims`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.runs.lookup import flat
+from rhfedmtl.studies.claims import KINDS
 from rhfedmtl.studies.planned import PlannedStudy, taking_part
-from rhfedmtl.studies.study import Point, Printed, Study, Variant, grid
+from rhfedmtl.studies.study import Claim, Point, Printed, Study, Variant, grid
 from rhfedmtl.training.config import RunConfig
 
 Document = dict[str, Any]
@@ -44,10 +46,11 @@ TOP = {
     "views": list,
     "column": str,
     "choice": float,
+    "pair": list,
     "certify_every": (int, str),
 }
 RUN = {"scale": str, "target_gap": float, "privacy": str}
-COPIED = ("title", "question", "metric", "last", "choice", "views", "column", "notes")
+COPIED = ("title", "question", "metric", "last", "choice", "pair", "views", "column", "notes")
 """Keys that a study takes unchanged."""
 METHOD = {"name": str, "label": str, "algorithm": str, "tune": (bool, str)}
 MAX_RUNS = 1_000_000
@@ -86,10 +89,12 @@ class SourceLines:
         return ConfigError(f"{self.file}{number}: {message}")
 
 
-def read(path: Path, *, changes: Mapping[str, Any] | None = None, seeds: int | None = None) -> PlannedStudy:
-    """Read the study in a file; ``changes`` and ``seeds`` as in `study`."""
-    document = toml.read(path)
-    return study(document, path.stem, SourceLines.of(str(path), path.read_text()), changes=changes, seeds=seeds)
+def read(
+    path: Path, *, changes: Mapping[str, Any] | None = None, seeds: int | None = None, first_seed: int = 0
+) -> PlannedStudy:
+    """Read the study in a file; ``changes``, ``seeds`` and ``first_seed`` as in `study`."""
+    lines = SourceLines.of(str(path), path.read_text())
+    return study(toml.read(path), path.stem, lines, changes=changes, seeds=seeds, first_seed=first_seed)
 
 
 def study(
@@ -99,8 +104,12 @@ def study(
     *,
     changes: Mapping[str, Any] | None = None,
     seeds: int | None = None,
+    first_seed: int = 0,
 ) -> PlannedStudy:
-    """Build a study from a document; ``changes`` replace settings by their place (``data.path``), None removes them."""
+    """Build a study from a document, with ``seeds`` seeds from ``first_seed`` on.
+
+    ``changes`` replace settings by their place (``data.path``), or remove them.
+    """
     document = _plain_keys(document)
     for where, value in (changes or {}).items():
         _put(document, where, value)
@@ -146,10 +155,11 @@ def study(
                 f"paper.{i}", f"printed values: a method of {names} and {len(cells)} values, got {len(values)}"
             )
         paper += [Printed(printed["method"], at, float(value)) for at, value in zip(cells, values, strict=True)]
-    entries = list(_entries(document, variants, axes, count, lines))
+    entries = list(_entries(document, variants, axes, range(first_seed, first_seed + count), lines))
     _check_effect(document, axes, entries, lines)
     fields = {"title": name, "metric": "balanced_accuracy"} | {key: document[key] for key in COPIED if key in document}
-    fields |= {"x": x, "seeds": count, "reference": reference, "column": fields.get("column", fields["metric"])}
+    fields |= {"x": x, "seeds": count, "first_seed": first_seed, "reference": reference}
+    fields.setdefault("column", fields["metric"])
     planned = Study(
         name=name,
         **fields,
@@ -157,12 +167,29 @@ def study(
         axes=axes,
         points=[point for point, _ in entries],
         paper=paper,
+        claims=_claims(document, names, axes, lines),
     )
     return PlannedStudy(planned, {point.run: config for point, config in entries})
 
 
+def _claims(document: Document, names: Sequence[str], axes: Mapping[str, list[Any]], lines: SourceLines) -> list[Claim]:
+    """Return the claims of the paper, and check the pair of its main claim."""
+    if (pair := document.get("pair")) and (len(pair) != 2 or not set(pair) <= set(names)):
+        raise lines.error("pair", f"a pair is two of the methods {', '.join(names)}, got {pair}")
+    claims = []
+    for i, table in enumerate(document.get("claims", ())):
+        claim = Claim(table["says"], table["kind"], table["methods"], table.get("along"))
+        if claim.kind not in KINDS or len(claim.methods) != KINDS[claim.kind] or not set(claim.methods) <= set(names):
+            needs = ", ".join(f"{kind} (methods: {count})" for kind, count in KINDS.items())
+            raise lines.error(f"claims.{i}", f"a claim has a kind, {needs}, with names of methods; got {table}")
+        if (claim.along or document.get("x")) not in axes:
+            raise lines.error(f"claims.{i}", f"along = {claim.along!r} is none of the axes: {', '.join(axes)}")
+        claims.append(claim)
+    return claims
+
+
 def _check_sections(document: Document, lines: SourceLines) -> None:
-    sections = {"data", "learning", "cost", "budget", "faults", "methods", "axes", "paper"}
+    sections = {"data", "learning", "cost", "budget", "faults", "methods", "axes", "paper", "claims"}
     for key in document:
         if key not in TOP and key not in sections:
             raise lines.error(key, f"unknown key {key!r}{nearest(key, [*TOP, *sections])}")
@@ -179,6 +206,10 @@ def _check_sections(document: Document, lines: SourceLines) -> None:
         _check_keys(f"methods.{i}", method, METHOD | _options_types(), lines)
     for i, printed in enumerate(document.get("paper", ())):
         _check_keys(f"paper.{i}", printed, {"method": str, "values": list}, lines)
+    for i, claim in enumerate(document.get("claims", ())):
+        _check_keys(f"claims.{i}", claim, {"says": str, "kind": str, "methods": list, "along": str}, lines)
+        if missing := {"says", "kind", "methods"} - claim.keys():
+            raise lines.error(f"claims.{i}", f"a claim needs {', '.join(sorted(missing))}")
 
 
 def _check_keys(section: str, table: Mapping[str, Any], types: Mapping[str, Any], lines: SourceLines) -> None:
@@ -238,7 +269,7 @@ def _axes(document: Document, lines: SourceLines) -> dict[str, list[Any]]:
 
 
 def _entries(
-    document: Document, variants: Sequence[Variant], axes: Mapping[str, list[Any]], seeds: int, lines: SourceLines
+    document: Document, variants: Sequence[Variant], axes: Mapping[str, list[Any]], seeds: range, lines: SourceLines
 ) -> Iterator[Entry]:
     """Yield every run with its point in the study."""
     for at in grid(axes):
@@ -248,7 +279,7 @@ def _entries(
         for i, variant in enumerate(variants):
             first = _config(changed, i, variant, at, lines)
             from_seed = bool(first.privacy)
-            runs = [replace(first, seed=seed, noise_from_seed=from_seed) for seed in range(seeds)]
+            runs = [replace(first, seed=seed, noise_from_seed=from_seed) for seed in seeds]
             yield from ((Point(variant.name, at, config.seed, config.key), config) for config in runs)
 
 

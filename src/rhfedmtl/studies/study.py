@@ -61,6 +61,20 @@ class Printed:
     value: float
 
 
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, in our words, and how to test it.
+
+    ``kind`` is "ahead" (the first method beats the second), "rises", "falls" or "peaks" (a method along an axis), or
+    "narrows" (the lead of the first method over the second falls along an axis). The axis is ``along``, or ``x``.
+    """
+
+    says: str
+    kind: str
+    methods: list[str]
+    along: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """Question and runs of a study.
@@ -75,6 +89,10 @@ class Study:
         Take the best of this many last rounds as the result of a run, as some authors do; 1 avoids this bias.
     choice
         Value along ``x`` that the paper recommends.
+    pair
+        Two variants; the paper's main claim is that the first is better.
+    claims
+        Further claims of the paper.
     column
         Name of the metric in tables.
     command
@@ -89,9 +107,12 @@ class Study:
     metric: str
     x: str | None = None
     seeds: int
+    first_seed: int = 0
     reference: str
     last: int = 1
     choice: float | None = None
+    pair: list[str] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
     views: list[str] = field(default_factory=list)
     column: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -242,7 +263,7 @@ class StudyResult:
             runs = self.records(cell.variant, cell.at)
             refused = {r.configuration.seed: r.refused for r in runs if r.refused is not None}
             if refused:
-                where = [f"{short(axis)} {_text(value)}" for axis, value in cell.at.items()]
+                where = [f"{short(axis)} {value_text(value)}" for axis, value in cell.at.items()]
                 where += [f"seed {seed}" for seed in refused] if len(refused) < len(runs) else []
                 text = f"{cell.variant} at {', '.join(where)}" if where else cell.variant
                 reasons.setdefault(next(iter(refused.values())), []).append(text)
@@ -309,6 +330,11 @@ class StudyResult:
         """Values that the paper prints."""
         return {(p.variant, place(p.at)): p.value for p in self.study.paper}
 
+    def printed_difference(self, first: str, second: str, at: At) -> float | None:
+        """Return the difference of two values that the paper prints."""
+        values = [self.printed.get((name, place(at))) for name in (first, second)]
+        return None if None in values else (values[0] or 0.0) - (values[1] or 0.0)
+
     def best(self, at: At) -> str | None:
         """Return the variant with the best mean at a place; yardsticks do not compete, because they pay nothing.
 
@@ -347,5 +373,12 @@ def short(axis: str) -> str:
 NAMES = {"data.terminals": "n_terminals", "data.tasks": "n_tasks"}
 
 
-def _text(value: Any) -> str:
+def signed(value: float, form: str) -> str:
+    """Return a difference with its sign; zero has no sign."""
+    text = f"{value:+{form}}"
+    return text.lstrip("+-") if float(text) == 0.0 else text.replace("-", "−")
+
+
+def value_text(value: Any) -> str:
+    """Return a value of an axis as text."""
     return f"{value:g}" if isinstance(value, float) else str(value)

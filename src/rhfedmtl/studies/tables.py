@@ -8,11 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rhfedmtl.files import write_whole
-from rhfedmtl.studies.study import Point, StudyResult, short, value_of
+from rhfedmtl.studies.study import Point, StudyResult, judged, short, value_of
 
 
 def save(result: StudyResult, out: Path) -> None:
-    """Write NAME.csv with a row for each cell, NAME-seeds.csv with a row for each run, and NAME-differences.csv."""
+    """Write NAME.csv with a row for each cell, NAME-seeds.csv with a row for each run, and NAME-differences.csv.
+
+    NAME-paper-differences.csv has the pair of the paper's main claim, next to the printed differences.
+    """
     name, axes = result.study.name, [short(axis) for axis in result.study.axes]
     column = result.study.column or result.study.metric
     paper = ["paper"] if result.study.paper else []
@@ -23,6 +26,21 @@ def save(result: StudyResult, out: Path) -> None:
     paired = [(c.variant, *c.at.values(), *_numbers(*c.against), c.verdict) for c in result.cells if c.against]
     head = ["algorithm", *axes, f"minus_{result.study.reference}", "ci95", "verdict"]
     _write(out / f"{name}-differences.csv", head, paired)
+    if result.study.pair:
+        first, second = result.study.pair
+        rows = [
+            (
+                first,
+                *at.values(),
+                *_numbers(*pair),
+                judged(pair),
+                *_numbers(result.printed_difference(first, second, at)),
+            )
+            for at in result.places
+            if (pair := result.difference(first, at, second)) is not None
+        ]
+        head = ["algorithm", *axes, f"minus_{second}", "ci95", "verdict", "paper"]
+        _write(out / f"{name}-paper-differences.csv", head, rows)
 
 
 def _seed(result: StudyResult, point: Point) -> tuple[float | None, float | None]:
