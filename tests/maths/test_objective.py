@@ -49,7 +49,7 @@ def test_objectives_are_those_of_the_samples() -> None:
     np.testing.assert_allclose(network.V[:, 0], V, rtol=1e-12, atol=1e-14)
 
 
-def station_gap(lambda1: float, lambda2: float, credentials: bool) -> Any:
+def station_gap(lambda1: float, lambda2: float, printed_constant: bool) -> Any:
     """Gap of each station at its anchor, near its optimum; with the paper's λ2² ‖r‖²/(2λ) in its dual, or not."""
     network, cloud, _ = solved(lambda1, lambda2, 5)
     # Many rounds at one anchor: each station is at the optimum of its own problem.
@@ -63,21 +63,21 @@ def station_gap(lambda1: float, lambda2: float, credentials: bool) -> Any:
     lam = lambda1 + lambda2
     r = cloud.anchors.center[0] * lam / lambda2
     change = (lambda2**2 - lambda1 * lambda2) / (2 * lam) * np.sum(r * r)
-    return certificate.station_gaps - (change if credentials else 0.0)
+    return certificate.station_gaps - (change if printed_constant else 0.0)
 
 
 def test_with_the_papers_dual_constant_weak_duality_breaks() -> None:
     """λ2²‖r‖² instead of λ1λ2‖r‖² lifts the dual above the primal for λ2 > λ1."""
-    assert np.all(station_gap(1e-2, 5e-2, credentials=True) < -1e-6)
-    right = station_gap(1e-2, 5e-2, credentials=False)
+    assert np.all(station_gap(1e-2, 5e-2, printed_constant=True) < -1e-6)
+    right = station_gap(1e-2, 5e-2, printed_constant=False)
     assert np.all(right >= -1e-12)
     assert np.all(right < 1e-8)
 
 
 def test_with_the_papers_dual_constant_the_gap_stalls() -> None:
     """λ2²‖r‖² instead of λ1λ2‖r‖² keeps the gap away from zero for λ2 < λ1, at the very optimum."""
-    assert np.all(station_gap(5e-2, 1e-2, credentials=True) > 1e-6)
-    right = station_gap(5e-2, 1e-2, credentials=False)
+    assert np.all(station_gap(5e-2, 1e-2, printed_constant=True) > 1e-6)
+    right = station_gap(5e-2, 1e-2, printed_constant=False)
     assert np.all(right >= -1e-12)
     assert np.all(right < 1e-8)
 
