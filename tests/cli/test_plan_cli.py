@@ -100,12 +100,12 @@ def test_target_without_data() -> None:
 def test_calibrate_writes_a_file_that_plan_and_train_read(tmp_path: Path) -> None:
     """Prices that were measured, with links, are the prices of a plan and of a run."""
     out = tmp_path / "prices.toml"
-    options = ["--features", "5", "--rows", "8", "--repeats", "3", "--terminal-up", "1e6,10,0.2", "--out", str(out)]
+    options = ["--n-features", "5", "--rows", "8", "--repeats", "3", "--terminal-up", "1e6,10,0.2", "--out", str(out)]
     found = as_json("calibrate", *options)
     assert found["saved"] == str(out)
     assert Cost.from_toml(out).to_dict() == found["cost"]
     assert found["cost"]["time"]["terminal_byte_up"] > 0
-    planned = as_json("plan", "--cost", str(out), "--features", "5", "--budget", "bytes=2e5")
+    planned = as_json("plan", "--cost", str(out), "--n-features", "5", "--budget", "bytes=2e5")
     assert planned["cost"]["bytes"] <= 2e5
     limits = ["--budget", "bytes=5e4", "--budget", "energy=2000"]
     fixed = ["--algorithm", "hfedmtl"]
@@ -121,7 +121,7 @@ def test_links_of_every_terminal_come_from_a_file(tmp_path: Path) -> None:
         "terminal,bandwidth_hz,snr_db,power_w\n" + "".join(f"{t},{(t + 1) * 1e6},10,0.2\n" for t in range(6))
     )
     out = tmp_path / "prices.toml"
-    options = ["--features", "5", "--rows", "8", "--repeats", "3", "--links", str(table), "--out", str(out)]
+    options = ["--n-features", "5", "--rows", "8", "--repeats", "3", "--links", str(table), "--out", str(out)]
     prices = as_json("calibrate", *options)["cost"]["time"]["terminal_byte_up"]
     assert prices == sorted(prices, reverse=True)
     assert len(prices) == 6
@@ -149,7 +149,7 @@ def test_links_of_every_terminal_come_from_a_file(tmp_path: Path) -> None:
         ([], BudgetError, "plans for a budget"),
         (["--target", "accuracy=0.9"], ConfigError, "without data only a gap"),
         (["--target", "accuracy=0.9", "--budget", "time=2", "--cost", "energy=1,1"], BudgetError, "no price"),
-        ([*SMALL, "--budget", "energy=1400", "--features", "3"], ConfigError, "without data"),
+        ([*SMALL, "--budget", "energy=1400", "--n-features", "3"], ConfigError, "without data"),
         ([*SMALL, "--budget", "energy=1"], BudgetError, "cheapest feasible plan"),
         (["--data", "har", "--path", "nowhere.npz", "--budget", "energy=1400"], DataError, "nowhere.npz"),
     ],
@@ -163,7 +163,7 @@ def test_absurd_plans_are_refused(arguments: list[str], error: type[RHFedMTLErro
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--features", "0"], "features"),
+        (["--n-features", "0"], "features"),
         (["--dtype", "int8"], "dtype"),
         (["--terminal-watts", "-1"], "terminal_watts"),
         (["--terminal-up", "fast"], "BANDWIDTH_HZ"),
@@ -180,7 +180,7 @@ def test_absurd_calibrations_are_refused(arguments: list[str], message: str) -> 
 def test_help_shows_examples() -> None:
     """Both commands say what they do and how they are called."""
     assert "rhfedmtl plan --tasks 5" in run("plan", "--help")
-    assert "rhfedmtl calibrate --features" in run("calibrate", "--help")
+    assert "rhfedmtl calibrate --n-features" in run("calibrate", "--help")
 
 
 def test_importing_the_command_line_is_light() -> None:
@@ -204,7 +204,7 @@ def test_a_pilot_is_kept_and_planned_from(tmp_path: Path) -> None:
     assert again["federation"] == {**made["federation"], "from": "a stored pilot"}
     assert again["predicted_gap"]["low"] <= made["predicted_gap"]["low"] < made["predicted_gap"]["high"]
     assert made["predicted_gap"]["high"] <= again["predicted_gap"]["high"]
-    for words in (["--tasks", "3"], ["--lambda1", "0.1"], ["--features", "9"]):
+    for words in (["--tasks", "3"], ["--lambda1", "0.1"], ["--n-features", "9"]):
         with pytest.raises(ConfigError, match="fixes"):
             run("plan", "--budget", "energy=400", "--pilot", path, *words)
     with pytest.raises(ConfigError, match="leave out --privacy"):

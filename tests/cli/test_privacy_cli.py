@@ -46,7 +46,17 @@ def test_a_plan_says_what_epsilon_buys() -> None:
 
 def test_a_plan_that_is_shown_names_privacy() -> None:
     """In words, with the features known."""
-    words = ["plan", "--terminals", "1500", "--samples-per-task", "32000", "--features", "32", "--budget", "energy=1e6"]
+    words = [
+        "plan",
+        "--terminals",
+        "1500",
+        "--samples-per-task",
+        "32000",
+        "--n-features",
+        "32",
+        "--budget",
+        "energy=1e6",
+    ]
     result = CliRunner().invoke(app, [*words, *BOUND])
     assert result.exit_code == 0, result.output
     assert "epsilon 2 at delta 1e-05" in " ".join(result.output.split())

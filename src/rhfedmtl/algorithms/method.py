@@ -19,6 +19,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.data.federation import Federation, check_finite
 from rhfedmtl.errors import DataError
+from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.kernels.kernel import Kernel
 from rhfedmtl.maths.kernels.rounds import FACTORS, Answers, Duals, Layout, Orders, Rows
 from rhfedmtl.maths.losses import Loss, SmoothedHinge, check_loss
@@ -131,6 +132,7 @@ class Method(ABC):
     intercept: bool = field(default=True, kw_only=True)
     uniform: bool = field(default=False, kw_only=True)
     channel: Channel = field(default_factory=Channel, kw_only=True)
+    features: Features = field(default_factory=Features, kw_only=True)
 
     has_duals: ClassVar[bool] = False
     """True if U_b = Σ_t X_tᵀα_t, with α in the dual box of the loss; else sums of α mean nothing to a certificate."""
@@ -157,6 +159,10 @@ class Method(ABC):
     def profile_length(self) -> int:
         """Count of numbers that a terminal adds to its answer for the merge."""
         return 0
+
+    def width(self, n_columns: int) -> int:
+        """Return the number of features of a model for rows of ``n_columns`` columns, with the intercept's."""
+        return self.features.columns(n_columns) + self.intercept
 
     def rows(self, columns: int) -> int:
         """Return the number of rows of U for this many columns of labels."""

@@ -21,6 +21,7 @@ from rhfedmtl.registry import Entry, Option, Registry
 if TYPE_CHECKING:
     from rhfedmtl.algorithms.dual import DualMethod
     from rhfedmtl.algorithms.method import Channel
+    from rhfedmtl.features.maps import Features
     from rhfedmtl.maths.losses import Loss
     from rhfedmtl.maths.relationships import Relationship
     from rhfedmtl.policies.base import Policy
@@ -58,6 +59,7 @@ class Options:
     merge: str = "auto"
     channel: str = "identity"
     intercept: bool = True
+    features: str = "none"
     uniform: bool = False
     policy: str | None = None
     local_steps: int | None = None
@@ -133,6 +135,7 @@ class Options:
             "lambda1": self.weight("lambda1"),
             "relationship": self.changed(lambda1=max(self.weight("lambda1"), LEAST_LAMBDA1)).chosen_relationship(),
             "channel": self.chosen_channel(),
+            "features": self.chosen_features(),
             "step": self["step"],
             "decay": self["decay"],
         }
@@ -149,6 +152,7 @@ class Options:
             relationship=self.chosen_relationship(),
             merge=merge(**self._of(merge)),
             channel=self.chosen_channel(),
+            features=self.chosen_features(),
         )
 
     def fixed_policy(self, station_rounds: int | None = None) -> Policy:
@@ -209,6 +213,12 @@ class Options:
         channel = CHANNELS[self.channel]
         return channel(**self._of(channel))
 
+    def chosen_features(self) -> Features:
+        """Return the feature maps."""
+        from rhfedmtl.features.maps import Features
+
+        return Features(self.features)
+
     def chosen_relationship(self) -> Relationship:
         """Return the relationship between tasks: a method with another coupling is certified for this problem."""
         relationship = RELATIONSHIPS[self.relationship]
@@ -246,8 +256,8 @@ _WORDS = """
 actors address algorithm algorithms as_json balanced budget budgets categories certify_every checkpoint_every
 class_weight cloud_host cloud_signs columns context cost data deadline drop engine faults features first_seed folder
 free_evaluation fsync group grouped kind label least_steps light log masked measure metric missing na options out own
-partition path pilot pilot_rounds points port positive precision preset privacy request resource resume samples_per_task
-scale seed seeds set small_tasks spec station_hosts station_watts stations target target_gap task tasks terminal
+n_features partition path pilot pilot_rounds points port positive precision preset privacy request resource resume
+samples_per_task scale seed seeds set small_tasks spec station_hosts station_watts stations target target_gap task tasks terminal
 terminal_watts terminals test_fraction test_rest test_rows threads tune workers
 """
 RESERVED = frozenset(_WORDS.split())

@@ -35,4 +35,5 @@ def _method(options: Options, kind: str) -> DualMethod:
         intercept=False,
         uniform=True,
         channel=options.chosen_channel(),
+        features=options.chosen_features(),
     )

@@ -26,6 +26,7 @@ from rhfedmtl.algorithms.options import AUTO, Options, declared
 from rhfedmtl.algorithms.registry import ALGORITHMS, CHANNELS, MERGES
 from rhfedmtl.cli.text import paragraph
 from rhfedmtl.errors import ConfigError, nearest
+from rhfedmtl.features.registry import FEATURES
 from rhfedmtl.maths.registry import LAMBDA2, LOSSES, RELATIONSHIPS
 from rhfedmtl.policies.registry import POLICIES
 from rhfedmtl.registry import Registry
@@ -157,6 +158,15 @@ LEARNING: dict[str, tuple[Any, Any]] = {
     ),
     "intercept": _learn(bool, "--intercept/--no-intercept", "Add a constant feature; the paper has none. [add]"),
     "uniform": _learn(bool, "--uniform", "Draw rows with replacement, as in the paper.", show_default=False),
+    "features": _learn(
+        str,
+        "--features",
+        "Feature maps, as splines+pairs: "
+        + "; ".join(entry.title.partition(":")[0] for entry in FEATURES.values())
+        + ". [none]",
+        show_default=False,
+        metavar="MAPS",
+    ),
     **_own(ALGORITHMS),
     "policy": _one_of(POLICIES, "--policy", "measured", "Chooses H and K: ", WORK_PANEL),
     "local_steps": _work(

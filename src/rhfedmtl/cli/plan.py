@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TARGET = "Find the budget for a target"
 WITHOUT = "Without data"
-FIXED_BY_PILOT = ("loss", "relationship", "lambda1", "lambda2", "merge", "channel", "intercept", "uniform")
+FIXED_BY_PILOT = ("loss", "relationship", "lambda1", "lambda2", "merge", "channel", "intercept", "uniform", "features")
 """Options that a saved pilot fixes."""
 BENCH = "Sizes of the benchmark"
 POWER = "Power"
@@ -79,8 +79,8 @@ def plan(
     ] = None,
     seeds: Annotated[int, option(TARGET, "--seeds", "Runs at each budget, each with its own seed.", min=1)] = 3,
     points: Annotated[int, option(TARGET, "--points", "Budgets on the grid, before the bisection.", min=2)] = 11,
-    features: Annotated[
-        int | None, option(WITHOUT, "--features", "Features of a row: needed if bytes have a price.")
+    n_features: Annotated[
+        int | None, option(WITHOUT, "--n-features", "Features of a row: needed if bytes have a price.")
     ] = None,
     columns: Annotated[int, option(WITHOUT, "--columns", "Models per task: 1, or the number of classes.")] = 1,
     scale: Scale = None,
@@ -130,7 +130,7 @@ def plan(
     if pilot is not None and not with_data:
         fixed = [name for name in SPLIT_FIELDS if getattr(request, name) is not None]
         fixed += [name for name in options.set_names() if name in FIXED_BY_PILOT]
-        if fixed or features is not None or columns != 1:
+        if fixed or n_features is not None or columns != 1:
             raise ConfigError(f"{pilot} fixes {', '.join(fixed) or 'the sizes'}: leave that out, or give --data")
     plan_request = PlanRequest(
         request,
@@ -138,7 +138,7 @@ def plan(
         with_data,
         cost=tuple(cost or ()),
         budget=tuple(budget or ()),
-        features=features,
+        features=n_features,
         columns=columns,
         scale=scale,
         seed=seed,
@@ -159,7 +159,7 @@ def plan(
 
 
 def calibrate(
-    features: Annotated[int, option(BENCH, "--features", "Features of a row.")] = 100,
+    n_features: Annotated[int, option(BENCH, "--n-features", "Features of a row.")] = 100,
     rows: Annotated[int, option(BENCH, "--rows", "Rows on a terminal.")] = 50,
     columns: Annotated[int, option(BENCH, "--columns", "Models per task: 1, or the number of classes.")] = 1,
     terminals: Annotated[int, option(BENCH, "--terminals", "Terminals of a station.")] = 5,
@@ -191,11 +191,11 @@ def calibrate(
 
     A LINK is BANDWIDTH_HZ,SNR_DB,WATTS: the Shannon rate turns it into time and energy per byte. For example:
 
-    rhfedmtl calibrate --features 561 --rows 10 --terminal-slowdown 20 --out prices.toml
+    rhfedmtl calibrate --n-features 561 --rows 10 --terminal-slowdown 20 --out prices.toml
 
     rhfedmtl calibrate --terminal-up 1e6,10,0.2 --station-up 1e8,30,1
 
-    rhfedmtl plan --cost prices.toml --features 561 --budget energy=0.5 --budget time=2
+    rhfedmtl plan --cost prices.toml --n-features 561 --budget energy=0.5 --budget time=2
     """
     from rhfedmtl.planning import calibration
     from rhfedmtl.resources.links import read_links
@@ -212,7 +212,7 @@ def calibrate(
     if links is not None:
         used["terminal_up"] = read_links(links)
     power = calibration.Power(terminal_watts, station_watts, cloud_watts, slowdown)
-    bench = calibration.Bench(features, rows, columns, terminals, tasks, dtype, repeats)  # type: ignore[arg-type]
+    bench = calibration.Bench(n_features, rows, columns, terminals, tasks, dtype, repeats)  # type: ignore[arg-type]
     # The measurement takes a while, so refuse an unwritable file before it.
     why = "it is a folder" if out.is_dir() else "" if out.parent.is_dir() else f"there is no folder {out.parent}"
     if why:

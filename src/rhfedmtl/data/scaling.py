@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ import numpy.typing as npt
 from rhfedmtl.data.federation import FloatArray, as_rows
 from rhfedmtl.data.mapped import buffer_like
 from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.features.base import Function, Statistics
+from rhfedmtl.features.maps import Features
 
 SCALES = ("standard-auto", "standard-unit", "standard-rms", "standard", "unit", "none")
 FEW_FEATURES = 16
@@ -74,16 +76,68 @@ class Moments:
         if dtype == np.float64:
             return self
         root = np.where(self.spread > 0.0, np.maximum(np.sqrt(self.spread), np.finfo(dtype).tiny), 0.0)
-        return Moments(self.count, _rounded(self.mean, dtype), np.square(_rounded(root, dtype)))
+        return Moments(self.count, rounded(self.mean, dtype), np.square(rounded(root, dtype)))
+
+
+@dataclass(frozen=True, eq=False)
+class RowMap:
+    """Feature maps with the scaling that comes before them, and their statistics."""
+
+    features: Features
+    first: Scaler
+    statistics: Statistics
+
+    @cached_property
+    def _function(self) -> Function:
+        return self.features.function(self.statistics)
+
+    @property
+    def columns(self) -> int:
+        """Number of columns of a mapped row."""
+        return self.features.columns(self.statistics.n_columns)
+
+    def transform(self, X: FloatArray) -> npt.NDArray[np.float64]:
+        """Return mapped rows."""
+        rows: FloatArray = np.asarray(X, dtype=np.float64)
+        return self._function(np.asarray(self.first.transform(rows), dtype=np.float64))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the map in plain values."""
+        first, statistics = self.first, self.statistics
+        return {
+            "features": self.features.text,
+            "mean": None if first.mean is None else first.mean.tolist(),
+            "scale": None if first.scale is None else first.scale.tolist(),
+            "unit": first.unit,
+            "quantiles": statistics.quantiles.tolist(),
+            "seed": statistics.seed,
+        }
+
+    @classmethod
+    def from_dict(cls, table: dict[str, Any]) -> RowMap:
+        """Return the map of `to_dict`."""
+        mean, scale = (None if table[name] is None else np.array(table[name]) for name in ("mean", "scale"))
+        statistics = Statistics(np.array(table["quantiles"]), int(table["seed"]))
+        return cls(Features(table["features"]), Scaler(mean, scale, bool(table["unit"])), statistics)
+
+    def moments(self, X: FloatArray) -> Moments:
+        """Return the moments of the mapped rows."""
+        mapped: FloatArray = self.transform(X)
+        return Moments.of(mapped)
 
 
 @dataclass(frozen=True, eq=False)
 class Scaler:
-    """Scaling of rows: subtract a mean, divide by a scale, then divide each row by its norm. Each part is optional."""
+    """Scaling of rows: map, subtract a mean, divide by a scale, then divide each row by its norm; all are optional."""
 
     mean: npt.NDArray[np.float64] | None = None
     scale: npt.NDArray[np.float64] | None = None
     unit: bool = False
+    mapping: RowMap | None = None
+
+    def columns(self, n_columns: int) -> int:
+        """Return the number of columns of scaled rows, for rows of ``n_columns`` columns."""
+        return n_columns if self.mapping is None else self.mapping.columns
 
     def constant(self, features: int) -> float:
         """Return the value of the constant feature for the intercept, for rows that are scaled in this way.
@@ -101,12 +155,12 @@ class Scaler:
         return math.hypot(1.0, self.constant(width - 1)) if intercept else 1.0
 
     @classmethod
-    def from_moments(cls, moments: Moments | None, method: str) -> Scaler:
+    def from_moments(cls, moments: Moments | None, method: str, mapping: RowMap | None = None) -> Scaler:
         """Return the scaler of a method (see ``SCALES``); constant features keep scale 1, as in scikit-learn."""
         if method not in SCALES:
             raise ConfigError(f"unknown scaling {method!r}: choose one of {', '.join(SCALES)}")
         if not method.startswith("standard"):
-            return cls(unit=method == "unit")
+            return cls(unit=method == "unit", mapping=mapping)
         if moments is None or moments.count == 0:
             raise ConfigError(f"scaling {method!r} needs the moments of at least one training row")
         if method == "standard-auto":
@@ -117,13 +171,13 @@ class Scaler:
         constant = variance <= (moments.count * np.finfo(np.float64).eps * np.abs(moments.mean)) ** 2
         # The root mean square of row norms becomes 1, so weights and steps have the same scale as for unit rows.
         length = np.sqrt(max(int(np.sum(~constant)), 1)) if method.endswith("rms") else 1.0
-        return cls(moments.mean, np.where(constant, 1.0, length * np.sqrt(variance)), method.endswith("unit"))
+        return cls(moments.mean, np.where(constant, 1.0, length * np.sqrt(variance)), method.endswith("unit"), mapping)
 
     def rounded(self, dtype: np.dtype[Any], names: Sequence[str] = ()) -> Scaler:
         """Return the scaler rounded to ``dtype``; refuse a column that loses too much precision."""
         if self.mean is None or self.scale is None or dtype == np.float64:
             return self
-        mean, scale, holds = _rounded(self.mean, dtype), _rounded(self.scale, dtype), np.finfo(dtype)
+        mean, scale, holds = rounded(self.mean, dtype), rounded(self.scale, dtype), np.finfo(dtype)
         inside = (SMALLEST_FACTOR * holds.tiny <= scale) & (scale <= LARGEST_FACTOR * holds.max)
         fits = inside & (0.5 * holds.eps * np.abs(mean) <= MAX_SHIFT * scale)
         if not fits.all():
@@ -138,16 +192,18 @@ class Scaler:
                 f"column {repr(names[j]) if names else j} {problem}, or take --precision float64 (auto is int8 where "
                 "bytes are limited)"
             )
-        return Scaler(mean, scale, self.unit)
+        return Scaler(mean, scale, self.unit, self.mapping)
 
     def transform(self, X: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """Return scaled rows in the dtype of ``X``, in ``out`` if set (may be ``X`` itself); zero rows stay zero."""
-        if self.mean is None and not self.unit and out is None:
+        if self.mean is None and not self.unit and out is None and self.mapping is None:
             return X
         if out is None:
-            out = buffer_like(X)
+            out = buffer_like(X, None if self.mapping is None else self.mapping.columns)
         for start in range(0, len(X), 4096):
             rows: npt.NDArray[np.float64] = np.asarray(X[start : start + 4096], dtype=np.float64)
+            if self.mapping is not None:
+                rows = self.mapping.transform(rows)
             if self.mean is not None and self.scale is not None:
                 rows = (rows - self.mean) / self.scale
             if self.unit:
@@ -166,7 +222,7 @@ def _add_rows(X: FloatArray, mean: npt.NDArray[np.float64], *, squared: bool = F
     return np.asarray(total[0])
 
 
-def _rounded(values: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
+def rounded(values: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
     """Return the nearest numbers of type ``dtype``."""
     largest = float(np.finfo(dtype).max)
     return np.clip(values, -largest, largest).astype(dtype).astype(np.float64)
@@ -185,13 +241,17 @@ def scalers(
     per_station: bool = False,
     dtype: npt.DTypeLike = np.float64,
     names: Sequence[str] = (),
+    mappings: Sequence[RowMap] | None = None,
 ) -> list[Scaler]:
     """Return the scaler of every base station: a common scaler from all sums, or each from the station's own sums.
 
-    The numbers are rounded to ``dtype``; ``names`` are the column names for error messages.
+    The numbers are rounded to ``dtype``; ``names`` are the column names for error messages. With ``mappings``, one for
+    each station, the moments belong to mapped rows.
     """
-    if not method.startswith("standard"):
-        return [Scaler.from_moments(None, method)] * len(stations)
+    maps: Sequence[RowMap | None] = mappings or [None] * len(stations)
     if per_station:
-        return [Scaler.from_moments(moments, method).rounded(np.dtype(dtype), names) for moments in stations]
-    return [Scaler.from_moments(total(stations), method).rounded(np.dtype(dtype), names)] * len(stations)
+        parts: Sequence[Moments | None] = stations if method.startswith("standard") else [None] * len(stations)
+        pairs = zip(parts, maps, strict=True)
+        return [Scaler.from_moments(part, method, row_map).rounded(np.dtype(dtype), names) for part, row_map in pairs]
+    together = total(stations) if method.startswith("standard") else None
+    return [Scaler.from_moments(together, method, maps[0]).rounded(np.dtype(dtype), names)] * len(stations)

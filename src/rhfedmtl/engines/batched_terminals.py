@@ -6,6 +6,7 @@ to the stations in `engines.inprocess`. An engine with rows elsewhere replaces i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.centring import label_sums
 from rhfedmtl.data.federation import Federation, FloatArray, offsets
 from rhfedmtl.data.mapped import buffer_like
-from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.data.scaling import Moments, RowMap, Scaler
 from rhfedmtl.data.sums import station_moments
 from rhfedmtl.engines.network import Float64Array, IntArray
 from rhfedmtl.maths.kernels import compiled_kernel, loops, rounds
@@ -88,7 +89,7 @@ class BatchedTerminals:
         self.ends = rows.ends  # with the rows that are still to arrive
         self.rows = rows if present is None else rounds.with_sizes(rows, present)
         self.duals = rounds.make_duals(self.rows)
-        self.shape = self.rows.y.shape[1], federation.n_features + method.intercept
+        self.shape = self.rows.y.shape[1], method.width(federation.n_features)
         # Each terminal's residual, and its next value if the terminal's update is applied with factor 1.
         matrix = method.rows(self.shape[0]), self.shape[1]
         self.residual = np.zeros((len(self.home), *matrix)) if method.channel.keeps_residual else None
@@ -212,9 +213,13 @@ class BatchedTerminals:
         np.add.at(total, self._station[self.layout.order], self.method.channel.counted(parts))
         return total
 
-    def moments(self) -> list[Moments]:
-        """Return the moments of the present training rows of every station."""
+    def moments(self, mappings: Sequence[RowMap] | None = None) -> list[Moments]:
+        """Return the moments of the present training rows of every station, as its mapping makes them."""
         X, (terminals, tasks) = self.rows.X[self._present()], self._present_offsets()
+        if mappings is not None:
+            by_station = pairwise(terminals[tasks].tolist())
+            parts = [mapping.transform(X[a:b]) for mapping, (a, b) in zip(mappings, by_station, strict=True)]
+            X = np.concatenate(parts)
         if not self.method.channel.sums_only:
             return station_moments(X, terminals, tasks, self.method.channel.moments_dtype)
         by_terminal = station_moments(X, terminals, np.arange(len(terminals)))
@@ -251,7 +256,7 @@ class BatchedTerminals:
         if all(scaler is first for scaler in scalers):
             X = first.transform(old.X)
         else:
-            X = buffer_like(old.X)
+            X = buffer_like(old.X, None if first.mapping is None else first.mapping.columns)
             for b, scaler in enumerate(scalers):
                 own = self.home == b
                 span = slice(old.starts[own].min(), self.ends[own].max())

@@ -9,7 +9,7 @@ import numpy as np
 from rhfedmtl.algorithms.merges import Arrived
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.data.scaling import Moments, RowMap, Scaler
 from rhfedmtl.data.threads import cores
 from rhfedmtl.engines.batched_terminals import BatchedTerminals, Cohort
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
@@ -274,10 +274,10 @@ class InProcess:
         parts = zip(losses, duals, slopes, n, membership, residuals, strict=True)
         return [StationSums(b, self._last_round, *part) for b, part in enumerate(parts)]
 
-    def moments(self) -> list[Moments]:
-        """Round zero: return the moments of the present training rows of every station."""
+    def moments(self, mappings: Sequence[RowMap] | None = None) -> list[Moments]:
+        """Round zero: return the moments of the present training rows of every station, as its mapping makes them."""
         self._need_start("take moments")
-        return self.terminals.moments()
+        return self.terminals.moments(mappings)
 
     def labels(self) -> Float64Array:
         """Round zero of a regression: return the label sums of the present rows of every station."""

@@ -7,12 +7,13 @@ lost.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, FloatArray
-from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.data.scaling import Moments, RowMap, Scaler
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.objective import Points
@@ -36,7 +37,7 @@ class MessagePassing:
         self._federation = federation
         self._y = federation.targets()
         self._scalers = [Scaler()] * federation.n_tasks
-        self.shape = self._y.shape[1], federation.n_features + method.intercept
+        self.shape = self._y.shape[1], method.width(federation.n_features)
         matrix, shared = (method.rows(self.shape[0]), self.shape[1]), method.shared_rows(self.shape[0])
         self.stations = [BaseStation(b, matrix, method, shared, seed=seed) for b in range(federation.n_tasks)]
         counts = np.diff(federation.terminal_offsets) if present is None else present
@@ -131,14 +132,17 @@ class MessagePassing:
             ]
         )
 
-    def moments(self) -> list[Moments]:
-        """Round zero: return the moments of the training rows of every station."""
-        return [self._moments(station) for station in self.stations]
+    def moments(self, mappings: Sequence[RowMap] | None = None) -> list[Moments]:
+        """Round zero: return the moments of the training rows of every station, as its mapping makes them."""
+        each: Sequence[RowMap | None] = mappings or [None] * len(self.stations)
+        return [self._moments(station, mapping) for station, mapping in zip(self.stations, each, strict=True)]
 
-    def _moments(self, station: BaseStation) -> Moments:
+    def _moments(self, station: BaseStation, mapping: RowMap | None) -> Moments:
         if self.method.channel.sums_only:
-            return together(Spreads.of_moments([self.terminals[t].moments() for t in sorted(station.members)])).moments
-        moments = station.roster.add_moments({t: self.terminals[t].moments() for t in sorted(station.members)})
+            return together(
+                Spreads.of_moments([self.terminals[t].moments(mapping) for t in sorted(station.members)])
+            ).moments
+        moments = station.roster.add_moments({t: self.terminals[t].moments(mapping) for t in sorted(station.members)})
         self._strike(station)
         return moments
 

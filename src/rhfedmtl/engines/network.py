@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.data.scaling import Moments, RowMap, Scaler
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.messages import Anchor, Report, StationSums
@@ -114,8 +114,8 @@ class Network(Protocol):
     def sums(self, points: Points) -> list[StationSums | None]:
         """Return the sums of every station at each of the points, for the certificate."""
 
-    def moments(self) -> list[Moments]:
-        """Round zero: return the moments of the training rows of every station."""
+    def moments(self, mappings: Sequence[RowMap] | None = None) -> list[Moments]:
+        """Round zero: return the moments of the training rows of every station, as its mapping makes them."""
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Round zero: let every terminal scale its rows with the scaler of its station."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from rhfedmtl import array_file
 from rhfedmtl.data.preparation import Preparation
-from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.data.scaling import RowMap, Scaler
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.losses import Loss
 from rhfedmtl.maths.registry import LOSSES
@@ -73,8 +74,12 @@ def fields(header: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
     scalers = [Scaler(unit=unit)]
     if "mean" in arrays:
         scalers = [Scaler(mean, scale, unit) for mean, scale in zip(arrays["mean"], arrays["scale"], strict=True)]
+    maps = [None if each is None else RowMap.from_dict(each) for each in header.get("maps", [])]
+    if maps:
+        scalers = [replace(scaler, mapping=each) for scaler, each in zip(scalers, maps, strict=False)]
     if "unseen" in arrays:
-        unseen = Scaler(arrays.get("unseen_mean"), arrays.get("unseen_scale"), unit), arrays["unseen"]
+        mapping = maps[-1] if maps else None
+        unseen = Scaler(arrays.get("unseen_mean"), arrays.get("unseen_scale"), unit, mapping), arrays["unseen"]
     preparation = header.get("preparation")
     return {
         "models": arrays["models"],
@@ -99,6 +104,7 @@ def header(models: Models) -> dict[str, Any]:
         "kind": models.kind,
         "n_features": models.n_features,
         "unit": models.scalers[0].unit,
+        **({} if (maps := _maps(models)) is None else {"maps": maps}),
         "loss": None if loss is None else {"name": loss_name(loss), **loss._asdict()},
         "feature_names": list(models.feature_names),
         "certificate": None if models.certificate is None else _numbers(models.certificate),
@@ -106,6 +112,15 @@ def header(models: Models) -> dict[str, Any]:
         "provenance": dict(models.provenance),
         "preparation": None if models.preparation is None else models.preparation.to_dict(),
     }
+
+
+def _maps(models: Models) -> list[Any] | None:
+    """Return the maps of the scalers that the file has, and of the model for unseen tasks; None if there is no map."""
+    scalers = list(models.scalers[:1] if share_scaler(models.scalers) else models.scalers)
+    if scalers[0].mapping is None:
+        return None
+    last = scalers[0] if models.unseen is None else models.unseen[0]
+    return [None if scaler.mapping is None else scaler.mapping.to_dict() for scaler in (*scalers, last)]
 
 
 def share_scaler(scalers: Sequence[Scaler]) -> bool:

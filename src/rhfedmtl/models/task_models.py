@@ -86,7 +86,7 @@ class TaskModels:
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         columns = len(self.classes) if len(self.classes) > 2 else 1
-        shape, width = self.models.shape, self.n_features + self.intercept
+        shape, width = self.models.shape, self.width + self.intercept
         if len(shape) != 3 or shape != (len(self.tasks), columns, width) or not len(self.tasks):
             raise DataError(
                 f"models of shape {shape} do not fit {len(self.tasks)} tasks, {len(self.classes)} classes and "
@@ -158,12 +158,17 @@ class TaskModels:
     @property
     def intercept(self) -> bool:
         """True if the models end in an intercept."""
-        return bool(self.models.shape[-1] > self.n_features)
+        return bool(self.models.shape[-1] > self.width)
+
+    @property
+    def width(self) -> int:
+        """Number of columns of scaled rows: the features, or the columns of a feature map."""
+        return self.scalers[0].columns(self.n_features)
 
     @property
     def constant(self) -> float:
         """Value of the feature whose weight the intercepts were learned as; 1 without intercepts."""
-        return self.scalers[0].constant(self.n_features) if self.intercept else 1.0
+        return self.scalers[0].constant(self.width) if self.intercept else 1.0
 
     @property
     def kind(self) -> Kind:
@@ -295,7 +300,7 @@ class TaskModels:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in plain values."""
-        d = self.n_features
+        d = self.width
         tasks = {}
         for b, name in enumerate(map(str, self.tasks.tolist())):
             scaler, model = self.model_of(b)
@@ -306,12 +311,16 @@ class TaskModels:
                 "scale": None if scaler.scale is None else scaler.scale.tolist(),
                 "unit": scaler.unit,
             }
+            if scaler.mapping is not None:
+                tasks[name]["mapping"] = scaler.mapping.to_dict()
         return {**model_file.header(self), "classes": self.classes.tolist(), "tasks": tasks}
 
     def to_onnx(self, path: str | Path, task: Any = None, *, dtype: str = "float64") -> None:
         """Write the model of a task as ONNX; without a name, the only model or the model for unseen tasks."""
         single = self.only(task)
-        d, model = self.n_features, single.models[0]
+        d, model = self.width, single.models[0]
+        if single.scalers[0].mapping is not None:
+            raise ConfigError("a model behind feature maps cannot be exported to ONNX yet")
         intercept = model[:, d] if self.intercept else np.zeros(len(model))
         linear = onnx_export.Linear(
             single.scalers[0], model[:, :d], intercept, self.classes, self.proper, self.preparation
@@ -369,6 +378,10 @@ def ledger_totals(result: Result) -> dict[str, Any]:
 
 
 def _fits(scaler: Scaler, n_features: int) -> bool:
+    if scaler.mapping is not None:
+        if scaler.mapping.statistics.n_columns != n_features:
+            return False
+        n_features = scaler.mapping.columns
     if scaler.mean is None or scaler.scale is None:
         return scaler.mean is None and scaler.scale is None
     parts = scaler.mean, scaler.scale

@@ -88,7 +88,7 @@ def situation_of(subject: Federation | DataShape, method: DualMethod, settings: 
     """Return the situation before the first round: round zero is charged, and there is no budget."""
     ledger = Ledger(cost)
     features, columns = width_of(subject, cost)
-    shape = (method.rows(columns), features + method.intercept)
+    shape = (method.rows(columns), method.width(features))
     shared = method.shared_rows(columns)
     layout = _layout(subject)
     among = method.channel.masked_among(layout.members)

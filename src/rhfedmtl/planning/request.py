@@ -117,7 +117,7 @@ class PlanRequest:
     def _federations(self, count: int) -> list[Federation]:
         """Return the data split with ``count`` seeds; files are read once."""
         if self.features is not None or self.columns != 1:
-            raise ConfigError("--features and --columns describe a plan without data: leave them out with --data")
+            raise ConfigError("--n-features and --columns describe a plan without data: leave them out with --data")
         source = None if DATASETS[self.request.data].federated else self.request.source()
         return [self.request.federation(seed, source) for seed in range(self.seed, self.seed + count)]
 

@@ -12,13 +12,15 @@ import numpy as np
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.data.centring import LABEL_NUMBERS
 from rhfedmtl.data.preparation import Preparation
+from rhfedmtl.features.base import LEVELS
+from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes, framed
 from rhfedmtl.roles import messages
 from rhfedmtl.roles.encoding import INTEGER, NUMBER, delimited, model
 from rhfedmtl.roles.messages import EMPTY, ENVELOPE, SEAT, WIDE_FIELDS, field_bytes, size_of
 
-IDENTITY = Channel()
+IDENTITY, NO_MAPS = Channel(), Features()
 DENSE = 50
 """Neighbours of a terminal in masked sums over small groups (`roles.secure.masking`); a small station uses all."""
 SECRET_SHARE = 16
@@ -136,6 +138,7 @@ def round_zero_bytes(
     preparation: Preparation | None = None,
     masked_among: int = 0,
     channel: Channel = IDENTITY,
+    maps: Features = NO_MAPS,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the bytes up and down of a terminal, and of a station, in round zero.
 
@@ -150,6 +153,16 @@ def round_zero_bytes(
     if n_features:
         reports.append((n_features, messages.MomentsReport(0, 0, features, features, kind)))
         answers.append(messages.Scaling(features, features, True, kind))
+    if maps:
+        # The moments of mapped rows, and two passes of counts if a map needs quantiles. Each request carries its map.
+        passes = [maps.columns(n_features)] + [n_features * len(LEVELS)] * (2 if maps.needs_quantiles else 0)
+        edges, text = np.broadcast_to(0.0, (n_features, len(LEVELS))), maps.text.encode()
+        mapping = messages.FeatureMapping(text, features, features, True, edges, 0)
+        for width in passes:
+            mean = np.broadcast_to(0.0, width)
+            reports.append((width, messages.MomentsReport(0, 0, mean, mean, kind)))
+        mapped = np.broadcast_to(0.0, passes[0])
+        answers[-1:] = [messages.Scaling(mapped, mapped, True, kind, mapping), *([mapping] * len(passes))]
     if preparation is not None:
         zeros, words = np.zeros(len(preparation.columns)), preparation.vocabulary
         columns.append(messages.ColumnsReport(0, zeros, zeros, words))

@@ -29,8 +29,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.data.scaling import Moments, RowMap, Scaler
 from rhfedmtl.errors import PeerError
+from rhfedmtl.features.base import Statistics
+from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, WORKS, Work
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles import encoding
@@ -319,8 +321,37 @@ class Trial(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class FeatureMapping(Message):
+    """Cloud to stations to terminals in round zero: compute these features of your rows.
+
+    Rows are scaled by ``mean``, ``scale`` and ``unit`` as by `Scaling`, and then mapped. ``features`` is the text of
+    the maps, and ``quantiles`` the statistics of the columns.
+    """
+
+    features: bytes
+    mean: Vector
+    scale: Vector
+    unit: bool
+    quantiles: Vector
+    seed: int
+
+    @classmethod
+    def of(cls, mapping: RowMap) -> FeatureMapping:
+        """Return the message for a mapping."""
+        first, known = Scaling.of(mapping.first), mapping.statistics
+        text = mapping.features.text.encode()
+        return cls(text, first.mean, first.scale, first.unit, known.quantiles, known.seed)
+
+    @property
+    def mapping(self) -> RowMap:
+        """Mapping that this message describes."""
+        first = Scaling(self.mean, self.scale, self.unit).scaler
+        return RowMap(Features(self.features.decode()), first, Statistics(self.quantiles, self.seed))
+
+
+@dataclass(frozen=True, eq=False)
 class Scaling(Message):
-    """Cloud to stations to terminals in round zero: subtract this mean, and divide by this scale.
+    """Cloud to stations to terminals in round zero: map rows, subtract this mean, and divide by this scale.
 
     With ``unit``, rows are then scaled to norm 1. ``dtype`` is the encoding of the numbers on the wire, which is exact.
     """
@@ -329,18 +360,23 @@ class Scaling(Message):
     scale: Vector
     unit: bool
     dtype: np.dtype[Any] = FLOAT64
+    mapping: FeatureMapping | None = None
 
     @classmethod
     def of(cls, scaler: Scaler, dtype: np.dtype[Any] = FLOAT64) -> Scaling:
         """Return the message for a scaler, with empty vectors if it does not standardise."""
         empty = np.empty(0)
         mean, scale = scaler.mean, scaler.scale
-        return cls(empty if mean is None else mean, empty if scale is None else scale, scaler.unit, dtype)
+        mapping = None if scaler.mapping is None else FeatureMapping.of(scaler.mapping)
+        return cls(empty if mean is None else mean, empty if scale is None else scale, scaler.unit, dtype, mapping)
 
     @property
     def scaler(self) -> Scaler:
         """Scaler that this message describes."""
-        return Scaler(self.mean, self.scale, self.unit) if len(self.mean) else Scaler(unit=self.unit)
+        mapping = None if self.mapping is None else self.mapping.mapping
+        if not len(self.mean):
+            return Scaler(unit=self.unit, mapping=mapping)
+        return Scaler(self.mean, self.scale, self.unit, mapping)
 
 
 @dataclass(frozen=True, eq=False)
@@ -424,8 +460,11 @@ def field_bytes(value: object) -> int:
         return encoding.tensor(value.shape, FLOAT64)
     if isinstance(value, str):
         return 0 if value == ASCENT else encoding.INTEGER  # protobuf does not send the first kind of work
-    if isinstance(value, Verdict):
-        return encoding.delimited(3 * encoding.INTEGER + encoding.NUMBER)
+    if isinstance(value, Verdict | FeatureMapping):
+        parts = 3 * encoding.INTEGER + encoding.NUMBER
+        if isinstance(value, FeatureMapping):
+            parts = sum(field_bytes(getattr(value, field.name)) for field in fields(value))
+        return encoding.delimited(parts)
     if isinstance(value, bytes | tuple):
         return encoding.delimited(len(value)) if value else 0  # protobuf does not send empty fields
     return encoding.NUMBER if isinstance(value, float) else encoding.INTEGER

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.centring import label_sums
-from rhfedmtl.data.scaling import Moments
+from rhfedmtl.data.scaling import Moments, RowMap
 from rhfedmtl.errors import DataError, PeerError, ProtocolError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels.kernel import Kernel, find_kernel
@@ -227,9 +227,10 @@ class Terminal:
         if state.residual is not None:
             rows.residual, rows.sent_residual = state.residual, state.sent_residual
 
-    def moments(self) -> MomentsReport:
-        """Round zero: return count, mean and spread of the training rows."""
-        return MomentsReport.of(self.identity, Moments.of(self.rows.X), self.method.channel.moments_dtype)
+    def moments(self, mapping: RowMap | None = None) -> MomentsReport:
+        """Round zero: return count, mean and spread of the training rows, as the mapping makes them."""
+        moments = Moments.of(self.rows.X) if mapping is None else mapping.moments(self.rows.X)
+        return MomentsReport.of(self.identity, moments, self.method.channel.moments_dtype)
 
     def scale(self, scaling: Scaling) -> None:
         """Round zero: scale the rows before the first step. A repeated call changes nothing."""

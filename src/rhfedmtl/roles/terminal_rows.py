@@ -49,6 +49,7 @@ class TerminalRows:
         method.check_terminal(identity, X, y, weight)
         self.identity, self.method, self.kernel = identity, method, kernel
         self.X, self.y, self.weight = X, y, weight
+        self.width = method.width(X.shape[1])
         self.constant, self.radius = 1.0, math.inf  # the intercept's feature; the norm of the longest row, if known
         self._load()
         self.duals = rounds.make_duals(self._rows)
@@ -59,7 +60,7 @@ class TerminalRows:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows × features of the model in an order, and of an update."""
-        return self.method.rows(self.y.shape[1]), self.X.shape[1] + self.method.intercept
+        return self.method.rows(self.y.shape[1]), self.width
 
     def _load(self) -> None:
         self._rows = rounds.make_rows(
@@ -78,9 +79,9 @@ class TerminalRows:
 
     def scale(self, scaler: Scaler) -> None:
         """Scale all rows."""
+        self.X = scaler.transform(self.X)
         self.constant = scaler.constant(self.X.shape[1])
         self.radius = scaler.radius(self.shape[1], intercept=self.method.intercept)
-        self.X = scaler.transform(self.X)
         self._load()
 
     def centre(self, level: float) -> None:

@@ -217,7 +217,14 @@ def private(
     data = built.regroup(federation)
     columns = len(data.class_names) if data.kind == "classes" else 1
     start = _situation(data, built.method, ledger, columns)
-    return planned(name, options, data.kind, start, privacy, (columns, data.n_features + options.intercept))
+    return planned(
+        name,
+        options,
+        data.kind,
+        start,
+        privacy,
+        (columns, options.chosen_features().columns(data.n_features) + options.intercept),
+    )
 
 
 def planned(
@@ -236,7 +243,7 @@ def design(
     check_loss(built.method.loss)
     numbers, notes = shape[0] * shape[1], []
     if not start.bytes.update:  # the plan knows only sizes, and not the number of features
-        numbers, notes = shape[0] * (ASSUMED_FEATURES + 1), [f"{ASSUMED_FEATURES} features assumed: give --features"]
+        numbers, notes = shape[0] * (ASSUMED_FEATURES + 1), [f"{ASSUMED_FEATURES} features assumed: give --n-features"]
     share = CERTIFICATE_SHARE if isinstance(built.method, DualMethod) else 0.0
     mu = privacy.mu * math.sqrt(1.0 - share)
     terminals, rows = float(start.members.min()), float(start.samples.sum() / start.members.sum())
@@ -392,7 +399,7 @@ def _shadow_price(privacy: Privacy) -> float:
 
 def _situation(data: Federation, method: Method, ledger: Ledger, columns: int) -> Situation:
     """Return the situation that a plan may use: only sizes, prices and limits of a federation."""
-    shape = method.rows(columns), data.n_features + method.intercept
+    shape = method.rows(columns), method.width(data.n_features)
     sizes = message_sizes(shape, method.shared_rows(columns), method.profile_length, method.channel)
     layout = Placement(data.terminal_task.astype(np.int64), data.n_tasks)
     return Situation(np.asarray(data.sizes), layout, ledger, lam=0.0, gamma=method.loss.smoothness, bytes=sizes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +13,10 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.data.scaling import Scaler, scalers
+from rhfedmtl.data.scaling import Moments, RowMap, Scaler, rounded, scalers, total
 from rhfedmtl.engines.network import LabelCentring, Network
+from rhfedmtl.features.base import FloatArray, Statistics, at_edges, between_edges, normal_quantiles
+from rhfedmtl.features.maps import COUNTS, Features
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.events import Event, Placement, round_zero_events
 from rhfedmtl.roles.message_sizes import round_zero_bytes
@@ -60,15 +64,28 @@ def round_zero(
     among = channel.masked_among(layout.members)
     if preparation is not None and (among or private):
         preparation.refuse_disclosure("--masked" if among else "--privacy", means=private)
-    features = network.shape[1] - method.intercept if settings.scale.startswith("standard") else 0
+    features = federation.n_features if settings.scale.startswith("standard") else 0
     labels = method.intercept and federation.kind == "regression"
     centred = network if labels and isinstance(network, LabelCentring) else None
     sizes = round_zero_bytes(
-        features, labels=centred is not None, preparation=preparation, masked_among=among, channel=channel
+        features,
+        labels=centred is not None,
+        preparation=preparation,
+        masked_among=among,
+        channel=channel,
+        maps=method.features,
     )
     events = round_zero_events(layout, *sizes)
     check(events)
-    used = scalers(network.moments(), settings.scale, settings.scale_per_station, channel.moments_dtype, names)
+    kind = channel.moments_dtype
+    mappings = None
+    if method.features:
+        mappings = row_maps(network, federation, method.features, settings, kind, names)
+    if mappings is None:
+        used = scalers(network.moments(), settings.scale, settings.scale_per_station, kind, names)
+    else:
+        moments = network.moments(mappings)
+        used = scalers(moments, settings.scale, settings.scale_per_station, kind, (), mappings)
     levels = None
     if centred is not None:
         levels = centring.levels(centred.labels())
@@ -78,3 +95,51 @@ def round_zero(
     network.scale(used)
     constant = used[0].constant(network.shape[1] - 1) if method.intercept else 1.0
     return Units(used, levels, constant)
+
+
+def row_maps(
+    network: Network,
+    federation: Federation,
+    features: Features,
+    settings: Settings,
+    dtype: np.dtype[Any],
+    names: Sequence[str],
+) -> list[RowMap]:
+    """Return the maps of every station's rows: rows are standardised or get norm 1, and quantiles come from counts.
+
+    Rows of norm 1 need no statistics: their quantiles are those of normal columns, which are public.
+    """
+    n_stations, n_columns = federation.n_tasks, federation.n_features
+    first = "unit" if settings.scale == "unit" else "standard"
+    moments = network.moments() if first == "standard" else [Moments.of(np.empty((0, n_columns)))] * n_stations
+    before = scalers(moments, first, settings.scale_per_station, dtype, names)
+    public = normal_quantiles(n_columns, 1.0 if first == "standard" else 1.0 / math.sqrt(n_columns))
+    quantiles = [public] * len(before)
+    if features.needs_quantiles and first == "standard":
+        quantiles = _quantiles(network, before, public, settings, dtype)
+    pairs = zip(before, quantiles, strict=True)
+    return [RowMap(features, scaler, Statistics(found, settings.seed)) for scaler, found in pairs]
+
+
+def _quantiles(
+    network: Network, before: list[Scaler], public: FloatArray, settings: Settings, dtype: np.dtype[Any]
+) -> list[FloatArray]:
+    """Return the quantiles of every station's columns, from two passes of counts.
+
+    The first pass counts rows up to the quantiles of normal columns, the second up to the estimates of the first. Means
+    of columns that are 0 or 1 are counts, so terminals send moments, as for the scaling.
+    """
+    counts, edges = Features(COUNTS), [public] * len(before)
+    passes: list[list[tuple[FloatArray, FloatArray]]] = []
+    for _ in range(2):
+        maps = [RowMap(counts, scaler, Statistics(at)) for scaler, at in zip(before, edges, strict=True)]
+        moments = network.moments(maps)
+        if not settings.scale_per_station:
+            moments = [total(moments)] * len(before)
+        shares = [part.mean.reshape(at.shape) for part, at in zip(moments, edges, strict=True)]
+        passes.append(list(zip(edges, shares, strict=True)))
+        edges = [rounded(between_edges(at, share), dtype) for at, share in passes[-1]]
+    return [
+        at_edges(np.concatenate([first[0], second[0]], axis=1), np.concatenate([first[1], second[1]], axis=1))
+        for first, second in zip(*passes, strict=True)
+    ]

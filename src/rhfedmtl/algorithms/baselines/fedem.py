@@ -39,7 +39,7 @@ class FedEM(SgdMethod):
     def check(self, federation: Federation) -> None:
         """Raise ConfigError for more components than features: the shares lie in a single row of the matrix."""
         super().check(federation)
-        width = federation.n_features + self.intercept
+        width = self.width(federation.n_features)
         if self.components > width:
             raise ConfigError(f"{self.components} components need as many features, and there are {width}: take fewer")
 

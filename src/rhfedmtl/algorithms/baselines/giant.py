@@ -96,7 +96,7 @@ class Giant(SgdMethod):
     def check(self, federation: Federation) -> None:
         """Raise ConfigError if the sums of losses do not fit into a row of the matrix."""
         super().check(federation)
-        if federation.n_features + self.intercept < 2:
+        if self.width(federation.n_features) < 2:
             raise ConfigError("giant needs two features, or a feature and an intercept: take lbfgs")
 
     def scale(self, lam: float, n: float, members: int, number: int) -> float:

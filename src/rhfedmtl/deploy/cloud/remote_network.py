@@ -23,7 +23,7 @@ Theory of operation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, Origin, offsets
-from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.data.scaling import Moments, RowMap, Scaler
 from rhfedmtl.deploy.cloud.active_stations import ActiveStations, bodies
 from rhfedmtl.deploy.cloud.checks import StationBounds
 from rhfedmtl.deploy.cloud.config import CloudConfig
@@ -324,11 +324,13 @@ class RemoteNetwork:
         answers = self.partners.ask("trial", None, requests, 2.0 * self.config.waits.answer)
         return [dict(answers[b].metrics.values) if b in answers else {} for b in range(self.n_stations)]
 
-    def moments(self) -> list[Moments]:
+    def moments(self, mappings: Sequence[RowMap] | None = None) -> list[Moments]:
         """Return the moments of the rows of every station, in round zero.
 
         Stations send no moments if sums are noised, or if sums are masked and the scaling needs no moments.
         """
+        if mappings is not None:
+            raise ConfigError("a network cannot map features yet: leave --features out")
         channel, needed = self.method.channel, self.config.learning.scale not in ("unit", "none")
         if channel.noised or (channel.sums_only and not needed):
             return [Moments(0, np.empty(0), np.empty(0))] * self.n_stations

@@ -77,7 +77,7 @@ def shape_of(job: wire.Job, method: Method) -> tuple[int, int]:
     columns = len(job.classes) if len(job.classes) > 2 else 1
     if not 0 < job.features < 1 << 24 or len(job.classes) == 1 or len(job.classes) > 1 << 16:
         raise PeerError(f"a job with {job.features} features and {len(job.classes)} classes")
-    return columns, job.features + method.intercept
+    return columns, method.width(job.features)
 
 
 def matrix_of(job: wire.Job, method: Method) -> tuple[tuple[int, int], int]:

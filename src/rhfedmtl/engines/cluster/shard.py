@@ -9,6 +9,7 @@ takes its dual variables along, and the new shard reads the rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -17,10 +18,11 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, offsets
-from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.data.scaling import Moments, RowMap, Scaler
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Outcome, State
 from rhfedmtl.errors import ProtocolError
+from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.runs import Tally
 from rhfedmtl.roles.messages import Anchor
@@ -148,9 +150,9 @@ class Shard:
         self._visitors: list[Visitor] = []
         self._network = self._new_network(part.present)
 
-    def moments(self) -> list[Moments]:
-        """Return the moments of the training rows of every station."""
-        return self._network.moments()
+    def moments(self, mappings: Sequence[RowMap] | None) -> list[Moments]:
+        """Return the moments of the training rows of every station, as its mapping makes them."""
+        return self._network.moments(mappings)
 
     def labels(self) -> Float64Array:
         """Return the label sums of every station."""
@@ -170,13 +172,14 @@ class Shard:
         self._scalers = scalers
         # Writable rows are scaled in place. Others are in shared memory, where small pages make access slow.
         X, scaled = self._federation.X, self._writable
-        if scaled is None:
-            scaled = np.empty_like(X)
+        if scaled is None or self._method.features:
+            scaled = np.empty((len(X), self._method.features.columns(X.shape[1])), X.dtype)
         bounds = self._federation.terminal_offsets[self._federation.task_offsets]
         for scaler, a, b in zip(scalers, bounds[:-1], bounds[1:], strict=True):
             scaler.transform(X[a:b], out=scaled[a:b])
         self._writable = None
         self._federation = replace(self._federation, X=scaled)
+        self._method = replace(self._method, features=Features())  # the rows are mapped now
         self._network = self._new_network(self._part.present)
 
     def assign(self, anchors: list[Anchor]) -> None:

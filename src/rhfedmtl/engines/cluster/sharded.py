@@ -16,7 +16,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.data.scaling import Moments, RowMap, Scaler
 from rhfedmtl.engines.cluster.shard import Part, Reported, Snapshot, Visitor
 from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Later, Outcome, State
 from rhfedmtl.errors import PeerError, ProtocolError
@@ -90,7 +90,7 @@ class Sharded:
         self.method = method
         self.actors, self.close = actors, close or actors.close
         columns = len(federation.class_names) if len(federation.class_names) > 2 else 1
-        self.shape = columns, federation.n_features + method.intercept
+        self.shape = columns, method.width(federation.n_features)
         self._matrix = method.rows(columns), self.shape[1]
         self._shared = method.shared_rows(columns)
         self._offsets = federation.terminal_offsets
@@ -126,9 +126,11 @@ class Sharded:
         """Models of the orders, of every station."""
         return np.concatenate(self._gathered("models"))
 
-    def moments(self) -> list[Moments]:
-        """Round zero: return the moments of the training rows of every station."""
-        return list(chain.from_iterable(self._gathered("moments")))
+    def moments(self, mappings: Sequence[RowMap] | None = None) -> list[Moments]:
+        """Round zero: return the moments of the training rows of every station, as its mapping makes them."""
+        mapped = {s: (mappings and mappings[self._stations(s)],) for s in range(self._n_shards)}
+        answers = self.actors.ask("moments", mapped)
+        return list(chain.from_iterable(answers[s] for s in sorted(answers)))
 
     def labels(self) -> Float64Array:
         """Round zero of a regression: return the label sums of every station."""

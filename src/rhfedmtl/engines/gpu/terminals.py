@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.data.scaling import Moments, Scaler
+from rhfedmtl.data.scaling import Moments, RowMap, Scaler
 from rhfedmtl.engines.batched_terminals import BatchedTerminals, Cohort
 from rhfedmtl.engines.gpu import card
 from rhfedmtl.engines.gpu.card import CardCohort, CardLayout, SentLayout
@@ -92,7 +93,7 @@ class CardTerminals(BatchedTerminals):
         bounds = np.asarray(federation.terminal_offsets)[federation.task_offsets]
         self._home_rows = [slice(a, b) for a, b in pairwise(bounds.tolist())]
         self._loss = {"LOSS": loss, "WEIGHTED": federation.sample_weight is not None}
-        self._card_shape = CardLayout(federation.n_features, float(method.intercept))
+        self._card_shape = CardLayout(method.features.columns(federation.n_features), float(method.intercept))
         self._refuse_size()
         self._device = "cpu" if interpreted() else "cuda"
         self._gamma = self._send(np.array([gpu_losses.gamma(method.loss)]))
@@ -102,7 +103,9 @@ class CardTerminals(BatchedTerminals):
         self._tuned = {"num_warps": warps, "THREADS": warps * card.LANES, "STAGES": STAGES}
         registers = REGISTERS.get(self._card_shape.main)
         self._tuned |= {"maxnreg": registers} if registers and not interpreted() else {}
-        self._load(np.diff(federation.terminal_offsets))
+        self._capacity = np.diff(federation.terminal_offsets)
+        if not method.features:  # mapped rows go to the card, and no others
+            self._load(self._capacity)
 
     @property
     def alpha(self) -> Float64Array:
@@ -113,10 +116,10 @@ class CardTerminals(BatchedTerminals):
         """Return Σ_t X_tᵀα_t of every station, if all terminals are under their first station."""
         return np.array([self._products(rows) for rows in self._home_rows])
 
-    def moments(self) -> list[Moments]:
-        """Return the moments of the present training rows of every station."""
-        if self.rows.sizes.sum() < len(self.rows.X):
-            return super().moments()
+    def moments(self, mappings: Sequence[RowMap] | None = None) -> list[Moments]:
+        """Return the moments of the present training rows of every station, as its mapping makes them."""
+        if self.method.features or self.rows.sizes.sum() < len(self.rows.X):
+            return super().moments(mappings)
         moments = []
         for rows in self._home_rows:
             total: Moments | None = None
@@ -133,10 +136,17 @@ class CardTerminals(BatchedTerminals):
     def centre(self, levels: Float64Array) -> None:
         """Subtract the level of its task from every label, also on the card."""
         super().centre(levels)
+        if self.method.features:
+            return
         self._y = self._send(np.asarray(self.rows.y, np.float32))
 
     def scale(self, scalers: list[Scaler]) -> None:
-        """Scale all rows in place."""
+        """Scale all rows in place, or map and scale them in main memory."""
+        if self.method.features:
+            super().scale(scalers)
+            self._card_shape = replace(self._card_shape, constant=self.rows.constant)
+            self._load(self._capacity)
+            return
         if all(scaler is scalers[0] for scaler in scalers):
             self._scale(slice(0, len(self._X)), scalers[0])
         else:

@@ -1,0 +1,96 @@
+"""Feature maps, and the statistics of the data that they use.
+
+A map has only its parameters. It says how many columns it adds to rows of d columns, and if it needs the quantiles of
+round zero. `FeatureMap.function` then returns a pure function of rows: all terminals compute the same columns
+from the same statistics and seed.
+
+To add a map, write a frozen dataclass in a file of this package, and a line in `registry`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+Function = Callable[[FloatArray], FloatArray]
+
+LEVELS = np.array([0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995])
+"""Levels of the quantiles that round zero estimates, in each of its two passes."""
+FARTHEST = 10.0
+"""Standard deviations from the mean between which quantiles are sought; rows beyond count as at this place."""
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Statistics for maps: the number of columns, their quantiles at `LEVELS` (columns × levels), and the seed."""
+
+    quantiles: FloatArray
+    seed: int = 0
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns of the rows before the map."""
+        return len(self.quantiles)
+
+    def generator(self, name: str) -> np.random.Generator:
+        """Return random numbers for the map of this name; only the seed travels."""
+        digest = hashlib.sha256(name.encode()).digest()
+        return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "big")])
+
+    def ranks(self, rows: FloatArray) -> FloatArray:
+        """Return the rows on their quantile scale: −1 at the lowest quantile, 1 at the highest, linear between."""
+        scaled = np.empty_like(rows)
+        for j, quantiles in enumerate(self.quantiles):
+            scaled[:, j] = np.interp(rows[:, j], quantiles, 2.0 * LEVELS - 1.0)
+        return scaled
+
+
+class FeatureMap(ABC):
+    """A map from scaled rows to further columns."""
+
+    needs_quantiles: ClassVar[bool] = False
+    """True if the map needs the quantiles of the columns."""
+
+    @abstractmethod
+    def columns(self, n_columns: int) -> int:
+        """Return the number of columns that the map adds to rows of ``n_columns`` columns."""
+
+    @abstractmethod
+    def function(self, statistics: Statistics) -> Function:
+        """Return the pure function from rows to the columns that the map adds."""
+
+
+def normal_quantiles(n_columns: int, deviation: float = 1.0) -> FloatArray:
+    """Return the quantiles of columns that are normal with mean 0: public, so no row is needed."""
+    normal = deviation * np.array([NormalDist().inv_cdf(level) for level in LEVELS.tolist()])
+    return np.broadcast_to(normal, (n_columns, len(LEVELS))).copy()
+
+
+def between_edges(edges: FloatArray, shares: FloatArray) -> FloatArray:
+    """Return estimates of the quantiles at `LEVELS`, for the edges of the next pass.
+
+    ``shares`` are the shares of rows up to each edge (both columns × edges). Inside a bin, rows count as spread evenly.
+    """
+    estimates = np.empty((len(edges), len(LEVELS)))
+    for j, (at, up_to) in enumerate(zip(edges, shares, strict=True)):
+        places = np.concatenate([[min(-FARTHEST, at[0])], at, [max(FARTHEST, at[-1])]])
+        levels = np.maximum.accumulate(np.concatenate([[0.0], np.clip(up_to, 0.0, 1.0), [1.0]]))
+        rising = np.append(np.diff(levels) > 0.0, True)  # of equal levels, the last place
+        estimates[j] = np.interp(LEVELS, levels[rising], places[rising])
+    return estimates
+
+
+def at_edges(edges: FloatArray, shares: FloatArray) -> FloatArray:
+    """Return for each of `LEVELS` the edge with the nearest share: columns of few values have few quantiles."""
+    order = np.argsort(edges, axis=1)
+    edges, shares = np.take_along_axis(edges, order, 1), np.take_along_axis(shares, order, 1)
+    nearest = np.abs(shares[:, :, None] - LEVELS).argmin(axis=1)
+    return np.take_along_axis(edges, nearest, 1)
