@@ -13,6 +13,7 @@ An output agrees with the page if both have the same words and numbers, with the
   loopback, and paths of packages and cached files are ignored. So are line breaks and the lengths of lines in tables.
 - Numbers with a decimal point may differ by 1 in the last printed digit, or by 1e-6 of their value: another processor
   rounds differently. Whole numbers must be equal.
+- A mean with ± may also differ by a tenth of the half interval after ±, and so may the half interval.
 - In a ``console varies`` block all numbers are ignored. It measures the machine, or runs a network whose terminals draw
   their own rows.
 """
@@ -182,18 +183,28 @@ def _agree(documented: str, printed: str, varies: bool) -> bool:
     """Return True if two texts have the same words, and numbers within the tolerance."""
     split = [re.split(f"({_NUMBER})", _IGNORED.sub("…", re.sub("[─━═]+", "─", text))) for text in (documented, printed)]
     words, numbers = ([[" ".join(part.split()) for part in parts[i::2]] for parts in split] for i in (0, 1))
-    return words[0] == words[1] and (varies or all(map(_close, *numbers)))
+    if varies or words[0] != words[1]:
+        return words[0] == words[1]
+    spread = [0.0] * len(numbers[0])  # a tenth of the half interval, for a mean and for its half interval
+    for i, word in enumerate(words[0][1:-1]):
+        if word == "±":
+            spread[i] = spread[i + 1] = 0.1 * abs(_value(numbers[0][i + 1]))
+    return all(map(_close, *numbers, spread))
 
 
-def _close(documented: str, printed: str) -> bool:
+def _value(number: str) -> float:
+    return float(number.replace(",", "").replace("−", "-"))
+
+
+def _close(documented: str, printed: str, spread: float) -> bool:
     """Return True if two numbers are equal, or both have decimals and nearly the same value."""
     if documented == printed:
         return True
-    a, b = (float(text.replace(",", "").replace("−", "-")) for text in (documented, printed))
+    a, b = _value(documented), _value(printed)
     if "." not in documented + printed:
         return a == b
     digit = min(10.0 ** (int(text.partition("e")[2] or 0) - len(_decimals(text))) for text in (documented, printed))
-    return abs(a - b) <= max(1.001 * digit, 1e-6 * abs(a))
+    return abs(a - b) <= max(1.001 * max(digit, spread), 1e-6 * abs(a))
 
 
 def _decimals(number: str) -> str:

@@ -38,6 +38,7 @@ score     2.270539135578143
 saved in  runs/20261119-202820-rhfedmtl-synthetic-0
 watch: .venv/lib/python3.11/site-packages/watch.npy of 0.1.0
 error: no answer from 127.0.0.1:7464
+│ rhfedmtl │   0.953±0.022* │ −0.44 ± 0.50 │
 """
 
 
@@ -83,6 +84,8 @@ def test_a_page_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         ("578143", "578151"),
         ("0.1.0", "2.13.1rc2"),
         ("7464", "7400"),
+        ("0.953±0.022", "0.951±0.020"),
+        ("−0.44 ± 0.50", "−0.49 ± 0.50"),
         (".venv/lib/python3.11/site-packages/watch.npy", "~/.cache/rhfedmtl/watch.npy"),
         ("╇━━━━━━━━━━┩", "╇━━━━━━━━━━━━┩"),
         ("of 1,400, on", "of 1,400,\n          on"),
@@ -107,6 +110,10 @@ def test_times_dates_versions_and_last_digits_may_differ(old: str, new: str) -> 
         ("synthetic-0", "har-0"),
         ("budget spent", "plan completed"),
         ("score", "scores"),
+        ("0.953±0.022", "0.950±0.022"),
+        ("0.953±0.022*", "0.953±0.022"),
+        ("−0.44 ± 0.50", "−0.38 ± 0.50"),
+        ("−0.44 ± 0.50", "−0.44 ± 0.60"),
         ("2.2705391", "2.2706391"),
         ("│ task-0 │    0.840 │     1.25 │\n", ""),
     ],
