@@ -18,8 +18,14 @@ sys.path.insert(0, str(ROOT / "docs"))
 import refresh  # noqa: E402
 
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in refresh.pages()}
-# These pages take a minute, or start sixteen processes.
-SLOW = ("README.md", "docs/tutorials/compare.md", "docs/deploy_network.md")
+# These pages take a minute, or use ports that networks of other tests could take at the same time.
+SLOW = (
+    "README.md",
+    "docs/tutorials/compare.md",
+    "docs/deploy_network.md",
+    "docs/commands/network.md",
+    "docs/commands/status.md",
+)
 
 
 def _runs(page: str) -> bool:
