@@ -12,7 +12,7 @@ export RHFEDMTL_DATA ?= $(abspath ../shared/data)
 # Bytecode is kept, whatever the machine says: hundreds of processes of the suite read the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test suite test-fast test-slow test-ray test-browser test-chaos test-lowest lint proto format bench study docs clean
+.PHONY: help setup demo test suite test-fast test-slow test-ray test-browser test-chaos test-lowest lint proto format bench study docs docs-check clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -124,6 +124,11 @@ study: setup  ## does the measured policy buy as much as the best fixed H in hin
 docs: setup $(DOCS_STAMP)  ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+docs-check: export NUMBA_CACHE_DIR = $(abspath .venv)/kernels
+docs-check: setup  ## re-run every command and Python block of README and docs, and fail if a page shows another output (minutes)
+	@mkdir -p -m 700 .venv/kernels
+	$(BIN)/python docs/refresh.py --check
 
 $(DOCS_STAMP): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'

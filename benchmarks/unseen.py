@@ -1,6 +1,6 @@
 """Rows of unseen tasks: the model trained for them, against the mean model and a pooled model.
 
-    python benchmarks/unseen.py --seeds 3
+    python -m benchmarks.unseen --seeds 3
 
 A split leaves out a quarter of the tasks. The rest trains the estimator with its defaults, ``algorithm="pooled"`` and a
 model of scikit-learn. All of them predict the rows left out: R² for numbers, accuracy for classes, over all these rows.
@@ -41,10 +41,10 @@ def _source(request: Request) -> Rows:
     return np.asarray(source.X, dtype=np.float64), np.asarray(source.y), np.asarray(source.task)
 
 
-def _heart() -> pd.DataFrame:
-    return pd.read_csv(DATA / "heart.csv")[
-        ["center", "age", "sex", "cp", "thalach", "exang", "oldpeak", "num"]
-    ].dropna()
+def heart(*columns: str) -> pd.DataFrame:
+    """Return columns of the heart data, without rows that miss a value."""
+    chosen = columns or ("center", "age", "sex", "cp", "thalach", "exang", "oldpeak", "num")
+    return pd.read_csv(DATA / "heart.csv")[list(chosen)].dropna()
 
 
 def _table(frame: pd.DataFrame, label: str, task: Any) -> Rows:
@@ -53,21 +53,21 @@ def _table(frame: pd.DataFrame, label: str, task: Any) -> Rows:
 
 def _heart_rate() -> Rows:
     """Largest heart rate, by centre and decade of age."""
-    heart = _heart()
-    task = pd.factorize(heart["center"] + (heart["age"] // 10).astype(str))[0]
-    return _table(heart.drop(columns="center"), "thalach", task)
+    table = heart()
+    task = pd.factorize(table["center"] + (table["age"] // 10).astype(str))[0]
+    return _table(table.drop(columns="center"), "thalach", task)
 
 
 def _heart_ill() -> Rows:
     """Ill or not, by centre and decade of age."""
-    heart = _heart()
-    task = pd.factorize(heart["center"] + (heart["age"] // 10).astype(str))[0]
-    X, y, task = _table(heart.drop(columns="center"), "num", task)
+    table = heart()
+    task = pd.factorize(table["center"] + (table["age"] // 10).astype(str))[0]
+    X, y, task = _table(table.drop(columns="center"), "num", task)
     return X, y > 0, task
 
 
-def _traces() -> Rows:
-    """Signal to noise ratio of a 5G phone, by drive."""
+def traces(label: str = "SNR") -> Rows:
+    """Signal to noise ratio, or another measurement, of a 5G phone, by drive."""
     columns, parts = ["Speed", "RSRP", "RSRQ", "CQI", "RSSI", "DL_bitrate", "SNR"], []
     with zipfile.ZipFile(DATA / "traces" / "5G-production-dataset.zip") as archive:
         names = [name for name in archive.namelist() if name.endswith(".csv") and "__MACOSX" not in name]
@@ -75,7 +75,7 @@ def _traces() -> Rows:
             rows = pd.read_csv(io.BytesIO(archive.read(name)), na_values="-", usecols=columns).dropna()
             parts.append(rows.assign(task=k) if len(rows) > 100 else rows[:0].assign(task=k))
     frame = pd.concat(parts)
-    return _table(frame.drop(columns="task"), "SNR", frame["task"].to_numpy())
+    return _table(frame.drop(columns="task"), label, frame["task"].to_numpy())
 
 
 def _diabetes() -> Rows:
@@ -108,7 +108,7 @@ def _levels() -> Rows:
 
 
 PROBLEMS: dict[str, Callable[[], Rows]] = {
-    "5G traces": _traces,
+    "5G traces": traces,
     "diabetes": _diabetes,
     "heart rate": _heart_rate,
     "HAR, a feature": _har_feature,

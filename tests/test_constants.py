@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -28,6 +29,15 @@ def test_each_constant_has_the_figures_of_the_table() -> None:
     for file in {name.split()[0] for name in table}:
         source = (constants.PACKAGE / file).read_text(encoding="utf-8")
         assert constants.beside(file, source, table) == source
+
+
+def test_each_constant_says_on_which_data_it_was_chosen() -> None:
+    """The last table has every constant in exactly one row, and each row says if test rows were seen."""
+    section = constants.TABLE.read_text(encoding="utf-8").partition("## Chosen on")[2]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    assert all(len(cells) == 3 and cells[2] in ("yes", "no", "unknown") for cells in rows)
+    names = [name for cells in rows for name in re.findall(r"`(\w+)`", cells[0])]
+    assert sorted(names) == sorted(name.split()[1] for name in constants.listed())
 
 
 @pytest.mark.parametrize(
