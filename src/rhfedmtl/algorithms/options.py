@@ -257,8 +257,8 @@ actors address algorithm algorithms as_json balanced budget budgets categories c
 class_weight cloud_host cloud_signs columns context cost data deadline drop engine faults features first_seed folder
 free_evaluation fsync group grouped kind label least_steps light log masked measure metric missing na options out own
 n_features partition path pilot pilot_rounds points port positive precision preset privacy request resource resume
-samples_per_task scale seed seeds set small_tasks spec station_hosts station_watts stations target target_gap task tasks terminal
-terminal_watts terminals test_fraction test_rest test_rows threads tune workers
+samples_per_task scale seed seeds set small_tasks spec station_hosts station_watts stations target
+target_gap task tasks terminal terminal_watts terminals test_fraction test_rest test_rows threads tune workers
 """
 RESERVED = frozenset(_WORDS.split())
 """Words of commands: an option of that name would be ambiguous."""
