@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -303,6 +304,20 @@ def test_the_command_prints_a_table_and_writes_a_csv(tmp_path: Path) -> None:
     assert len((tmp_path / "compare.csv").read_text().splitlines()) == 5
     assert (tmp_path / "compare.csv").read_text().startswith("algorithm,budget,balanced_accuracy,ci95\n")
     assert len((tmp_path / "compare-seeds.csv").read_text().splitlines()) == 9
+
+
+def test_tables_and_sentences_mark_methods_that_move_data(tmp_path: Path) -> None:
+    """`mocha` puts all rows of a station on a single terminal; `local` leaves them where they are."""
+    words = [*COMPARE[:-1], "rhfedmtl,local,mocha,pooled", "--seeds", "2", "--budgets", "60,100"]
+    words += ["--out", str(tmp_path)]
+    printed = CliRunner().invoke(app, words)
+    assert printed.exit_code == 0, printed.output
+    lines = printed.output.splitlines()
+    marked = [above.split()[1] for above, line in pairwise(lines) if line.startswith("│ (moves data)")]
+    assert sorted(marked) == ["mocha", "mocha", "pooled"]  # the second table is of methods that pay
+    assert "(moves data) pools rows of several terminals" in " ".join(printed.output.split())
+    assert any(line.startswith("mocha (moves data) is ") for line in lines)
+    assert json.loads(CliRunner().invoke(app, [*words, "--json"]).output)["moves_data"] == ["mocha", "pooled"]
 
 
 def test_a_specification_runs_from_the_command_line(tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def compare(
         cells = [{**plain(cell), "verdict": cell.verdict} for cell in result.cells]
         areas = [{"at": at, **plain(row)} for at in result.study.others for row in overall(result, at)]
         facts = {"study": result.study.name, "metric": result.study.metric, "cells": cells, "overall": areas}
+        facts["moves_data"] = sorted(result.moving)
         print_json({**facts, "not_run": refusals, "saved": str(out)})
     else:
         show_study(result)

@@ -133,8 +133,11 @@ def show_study(result: StudyResult) -> None:
     from rich.text import Text
 
     from rhfedmtl.studies.overall import overall
-    from rhfedmtl.studies.study import short
+    from rhfedmtl.studies.study import MOVES_DATA, short
 
+    # The mark has a line of its own: four budgets then fit into 80 columns.
+    heads = {name: f"{name}\n{MOVES_DATA}" if name in result.moving else name for name in result.labels}
+    mark = f", {MOVES_DATA} pools rows of several terminals" if result.moving else ""
     screen, study = console(), result.study
     x = study.x
     for place in study.others:
@@ -142,7 +145,7 @@ def show_study(result: StudyResult) -> None:
         fixed = ", ".join(f"{short(axis)} {value}" for axis, value in place.items())
         measure = study.metric.replace("_", " ")
         seeds_text = f"mean over {study.seeds} seeds, ± half of the 95 % interval" if study.seeds > 1 else "one seed"
-        paragraph(f"{measure}{', ' + fixed if fixed else ''}: {seeds_text}, * best method")
+        paragraph(f"{measure}{', ' + fixed if fixed else ''}: {seeds_text}, * best method{mark}")
         for part in (line[i : i + 4] for i in range(0, len(line), 4)):
             table = Table()
             table.add_column("method", no_wrap=True)
@@ -155,7 +158,7 @@ def show_study(result: StudyResult) -> None:
                     text = "-" if cell.mean is None else _with_half(cell.mean, cell.half, ".3f")
                     best = cell.mean is not None and result.best(at) == name
                     texts.append(Text.assemble((text, "bold"), "*") if best else text)
-                table.add_row(name, *texts)
+                table.add_row(heads[name], *texts)
             screen.print(table)
         rows = overall(result, place)
         if len(rows) < 2:
@@ -168,7 +171,7 @@ def show_study(result: StudyResult) -> None:
             against = "" if row.against is None else _with_half(*row.against, "+.3f")
             gap = "-" if row.relative_gap is None else f"{row.relative_gap:.2g}"
             area = _with_half(row.area, row.half, ".3f")
-            table.add_row(row.variant, area, against, f"{row.rank:.1f}", gap)
+            table.add_row(heads[row.variant], area, against, f"{row.rank:.1f}", gap)
         screen.print(table)
 
 

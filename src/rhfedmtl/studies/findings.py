@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from rhfedmtl.maths.intervals import interval
-from rhfedmtl.studies.study import EVEN, StudyResult, place, short
+from rhfedmtl.studies.study import EVEN, MOVES_DATA, StudyResult, place, short
 
 
 def verdicts(result: StudyResult) -> list[str]:
     """Return for every variant in how many cells it is better or worse than the reference."""
-    lines, reference = [], result.labels[result.study.reference]
+    lines, labels = [], _marked_labels(result)
+    reference = labels[result.study.reference]
     for name in result.running:
         cells = [c for c in result.cells if c.variant == name and c.against is not None]
         if not cells:
@@ -28,8 +29,13 @@ def verdicts(result: StudyResult) -> list[str]:
         else:
             over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
             text = f"{unit} from {reference}{over}; one seed has no interval"
-        lines.append(f"{result.labels[name]} is {text}.")
+        lines.append(f"{labels[name]} is {text}.")
     return lines
+
+
+def _marked_labels(result: StudyResult) -> dict[str, str]:
+    """Return the labels of variants, with a mark on those that move data."""
+    return {n: f"{label} {MOVES_DATA}" if n in result.moving else label for n, label in result.labels.items()}
 
 
 def findings(result: StudyResult) -> list[str]:
