@@ -102,7 +102,7 @@ def compare(
     """
     from rhfedmtl.cli.live import runs_bar
     from rhfedmtl.studies import spec as specs
-    from rhfedmtl.studies.findings import verdicts
+    from rhfedmtl.studies.findings import headline, verdicts
     from rhfedmtl.studies.overall import overall
     from rhfedmtl.studies.planned import side_by_side
     from rhfedmtl.training.config import RunConfig
@@ -138,11 +138,12 @@ def compare(
         cells = [{**plain(cell), "verdict": cell.verdict} for cell in result.cells]
         areas = [{"at": at, **plain(row)} for at in result.study.others for row in overall(result, at)]
         facts = {"study": result.study.name, "metric": result.study.metric, "cells": cells, "overall": areas}
-        facts["moves_data"] = sorted(result.moving)
+        facts |= {"finding": headline(result), "moves_data": sorted(result.moving)}
         print_json({**facts, "not_run": refusals, "saved": str(out)})
     else:
         show_study(result)
-        for line in verdicts(result) if len(result.running) <= MAX_METHODS_IN_WORDS else ():
+        sentences = verdicts(result) if len(result.running) <= MAX_METHODS_IN_WORDS else []
+        for line in filter(None, [headline(result), *sentences]):
             paragraph(line)
         show_lambda2(result)
         for reason in refusals[:MAX_REASONS]:

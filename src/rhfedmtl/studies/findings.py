@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rhfedmtl.maths.intervals import interval
-from rhfedmtl.studies.study import EVEN, MOVES_DATA, StudyResult, place, short
+from rhfedmtl.studies.study import EVEN, MOVES_DATA, Cell, StudyResult, place, short
+
+OPPOSITE = {"better": "worse", "worse": "better", EVEN: EVEN}
+
+
+def headline(result: StudyResult) -> str:
+    """Return the main finding in a sentence: the reference against its rivals, cell by cell.
+
+    If the reference keeps data in place, rivals that move data get a sentence of their own, because moving data avoids
+    the cost that the others pay. The sentence is empty with fewer than two rivals, and with a single seed.
+    """
+    labels, reference = _marked_labels(result), result.study.reference
+    cells = [c for c in result.cells if c.variant in result.running and c.verdict]
+    if len({c.variant for c in cells}) < 2:
+        return ""
+    moving = frozenset[str]() if reference in result.moving else result.moving
+    in_place = [c for c in cells if c.variant not in moving]
+    sentences = []
+    if rivals := list(dict.fromkeys(c.variant for c in in_place)):
+        others = "methods that keep data in place" if len(in_place) < len(cells) else "the other methods"
+        counted = _counted([OPPOSITE[c.verdict] for c in in_place], others if len(rivals) > 1 else labels[rivals[0]])
+        ahead = {name: _mean_difference([c for c in in_place if c.variant == name]) for name in rivals}
+        closest = max(rivals, key=lambda name: ahead[name])
+        side = "ahead" if ahead[closest] > 0.0 else "behind"
+        more = f"; the closest, {labels[closest]}, is {_amount(result, abs(ahead[closest]))} {side} on average"
+        sentences.append(f"{labels[reference]} is {counted}{more if len(rivals) > 1 else ''}.")
+    for name in dict.fromkeys(c.variant for c in cells if c.variant in moving):
+        counted = _counted([c.verdict for c in cells if c.variant == name], labels[reference])
+        sentences.append(f"{result.labels[name]} moves data, and is {counted}.")
+    return " ".join(sentences)
 
 
 def verdicts(result: StudyResult) -> list[str]:
@@ -17,20 +48,35 @@ def verdicts(result: StudyResult) -> list[str]:
         if not cells:
             continue
         # The most frequent verdict first, then the mean difference.
-        mean = float(np.mean([c.against[0] for c in cells if c.against is not None]))
-        unit = f"{_signed(100 * mean, '.1f')} points" if result.study.metric != "rmse" else _signed(mean, ".3g")
-        counts = {word: sum(c.verdict == word for c in cells) for word in ("better", EVEN, "worse")}
-        words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
-        if words:
-            than = "from" if words[0] == EVEN else "than"
-            text = f"{words[0]} {than} {reference} in {counts[words[0]]} of {len(cells)} cells"
-            text += "".join(f", {word} in {counts[word]}" for word in words[1:])
+        unit = _amount(result, _mean_difference(cells), sign=True)
+        if any(c.verdict for c in cells):
+            text = _counted([c.verdict for c in cells], reference)
             text += f" ({unit} on average, paired over {result.study.seeds} seeds)"
         else:
             over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
             text = f"{unit} from {reference}{over}; one seed has no interval"
         lines.append(f"{labels[name]} is {text}.")
     return lines
+
+
+def _counted(verdicts: Sequence[str], rivals: str) -> str:
+    """Return in how many cells each verdict holds, the most frequent verdict first."""
+    counts = {word: sum(verdict == word for verdict in verdicts) for word in ("better", EVEN, "worse")}
+    words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
+    than = "from" if words[0] == EVEN else "than"
+    text = f"{words[0]} {than} {rivals} in {counts[words[0]]} of {len(verdicts)} cells"
+    return text + "".join(f", {word} in {counts[word]}" for word in words[1:])
+
+
+def _mean_difference(cells: Sequence[Cell]) -> float:
+    """Return the mean over cells of the difference to the reference."""
+    return float(np.mean([c.against[0] for c in cells if c.against is not None]))
+
+
+def _amount(result: StudyResult, difference: float, *, sign: bool = False) -> str:
+    """Return a difference in points, or in the unit of the labels."""
+    times, form, unit = (1.0, ".3g", "") if result.study.metric == "rmse" else (100.0, ".1f", " points")
+    return (_signed(times * difference, form) if sign else f"{times * difference:{form}}") + unit
 
 
 def _marked_labels(result: StudyResult) -> dict[str, str]:
