@@ -18,6 +18,7 @@ from rhfedmtl.roles.words import bounded, by_solver, how_many, in_words
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rhfedmtl.studies.overall import Overall
     from rhfedmtl.studies.study import StudyResult
 
 WIDTH = 80
@@ -163,15 +164,17 @@ def show_study(result: StudyResult) -> None:
         rows = overall(result, place)
         if len(rows) < 2:
             continue
-        # The area summarises all values of the axis x.
-        table = Table(title=f"area under {measure} against log {short(x or '')}", title_justify="left")
-        for head in ("method", "area", f"against {study.reference}", "mean rank", "relative gap"):
+        # The area summarises all values of the axis x. Objectives differ between methods, so each has its own range.
+        largest = f"{short(x or '')} {line[-1][x or '']:g}"
+        title = f"area under {measure} against log {short(x or '')}; optimum at {largest}: "
+        title += "between the certified bound and the objective reached"
+        table = Table(title=title, title_justify="left")
+        for head in ("method", "area", f"against {study.reference}", "mean rank", "optimum"):
             table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
         for row in rows:
             against = "" if row.against is None else _with_half(*row.against, "+.3f")
-            gap = "-" if row.relative_gap is None else f"{row.relative_gap:.2g}"
             area = _with_half(row.area, row.half, ".3f")
-            table.add_row(heads[row.variant], area, against, f"{row.rank:.1f}", gap)
+            table.add_row(heads[row.variant], area, against, f"{row.rank:.1f}", _range(row))
         screen.print(table)
 
 
@@ -186,6 +189,13 @@ def show_lambda2(result: StudyResult) -> None:
             "--tune, which chooses the settings of every method",
             "note: ",
         )
+
+
+def _range(row: Overall) -> str:
+    """Return the certified range of the optimum, or the relative gap of a private run, which releases no bounds."""
+    if row.optimum is None:
+        return "-" if row.relative_gap is None else f"relative gap {row.relative_gap:.2g}"
+    return "{:.3g} to {:.3g}".format(*row.optimum)
 
 
 def _with_half(value: float, half: float | None, form: str) -> str:
