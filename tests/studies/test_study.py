@@ -26,7 +26,7 @@ from rhfedmtl.maths.intervals import interval
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies import spec as specs
-from rhfedmtl.studies.findings import findings, headline
+from rhfedmtl.studies.findings import findings, headline, main_findings
 from rhfedmtl.studies.overall import overall
 from rhfedmtl.studies.planned import side_by_side
 from rhfedmtl.studies.reproduce import GROUPS, Reproduced, expand, folder, names, reproduce, summaries
@@ -316,7 +316,7 @@ def test_tables_and_sentences_mark_methods_that_move_data(tmp_path: Path) -> Non
     marked = [above.split()[1] for above, line in pairwise(lines) if line.startswith("│ (moves data)")]
     assert sorted(marked) == ["mocha", "mocha", "pooled"]  # the second table is of methods that pay
     assert "(moves data) pools rows of several terminals" in " ".join(printed.output.split())
-    assert any(line.startswith("mocha (moves data) is ") for line in lines)
+    assert "; mocha (moves data) " in " ".join(printed.output.split())
     assert json.loads(CliRunner().invoke(app, [*words, "--json"]).output)["moves_data"] == ["mocha", "pooled"]
 
 
@@ -354,6 +354,17 @@ def test_the_headline_counts_cells_and_sets_methods_that_move_data_apart() -> No
     )
 
 
+def test_differences_of_methods_share_a_sentence() -> None:
+    """Each method has its mean difference and its verdicts; `mocha` keeps its mark."""
+    worse, even, better = (-0.04, 0.01), (-0.01, 0.02), (0.03, 0.01)
+    differences: Differences = {"local": [worse, even, even], "mocha": [better, worse, better]}
+    assert main_findings(_with_differences({**differences, "pooled": [better, better, better]}))[1] == (
+        "Mean differences to rhfedmtl, paired over 2 seeds: "
+        "local −2.0 points (not distinguishable in 2 of 3, worse in 1); "
+        "mocha (moves data) +0.7 points (better in 2 of 3, worse in 1)."
+    )
+
+
 def test_there_is_no_headline_without_rivals_or_intervals() -> None:
     """The verdict on a single rival is the finding already; a single seed has no interval."""
     assert headline(_with_differences({"local": [(-0.04, 0.01)]})) == ""
@@ -361,12 +372,13 @@ def test_there_is_no_headline_without_rivals_or_intervals() -> None:
 
 
 def test_the_first_sentence_after_the_tables_is_the_finding(tmp_path: Path) -> None:
-    """Then the verdicts on single methods follow."""
+    """Then the differences of single methods follow."""
     words = [*COMPARE[:-1], "rhfedmtl,local,fedavg", "--seeds", "2", "--budgets", "60,100", "--out", str(tmp_path)]
     printed = CliRunner().invoke(app, words).output
     finding = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)["finding"]
     assert finding
-    assert " ".join(printed.rpartition("┘")[2].split()).startswith(finding)
+    sentences = " ".join(printed.rpartition("┘")[2].split())
+    assert sentences.startswith(f"{finding} Mean differences to rhfedmtl, paired over 2 seeds: local ")
 
 
 def test_a_specification_runs_from_the_command_line(tmp_path: Path) -> None:

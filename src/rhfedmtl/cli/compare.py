@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.studies.planned import PlannedStudy
 
-MAX_METHODS_IN_WORDS = 6
-"""With more methods than this, only tables are printed, without sentences."""
 ALLOWED_WITH_SPEC = {"spec", "path", "seeds", "workers", "engine", "address", "out", "as_json"}
 """Options that a user can combine with a specification."""
 MAX_REASONS = 3
@@ -102,7 +100,7 @@ def compare(
     """
     from rhfedmtl.cli.live import runs_bar
     from rhfedmtl.studies import spec as specs
-    from rhfedmtl.studies.findings import headline, verdicts
+    from rhfedmtl.studies.findings import headline, main_findings
     from rhfedmtl.studies.overall import overall
     from rhfedmtl.studies.planned import side_by_side
     from rhfedmtl.training.config import RunConfig
@@ -142,8 +140,7 @@ def compare(
         print_json({**facts, "not_run": refusals, "saved": str(out)})
     else:
         show_study(result)
-        sentences = verdicts(result) if len(result.running) <= MAX_METHODS_IN_WORDS else []
-        for line in filter(None, [headline(result), *sentences]):
+        for line in main_findings(result):
             paragraph(line)
         show_lambda2(result)
         for reason in refusals[:MAX_REASONS]:

@@ -166,8 +166,7 @@ def show_study(result: StudyResult) -> None:
             continue
         # The area summarises all values of the axis x. Objectives differ between methods, so each has its own range.
         largest = f"{short(x or '')} {line[-1][x or '']:g}"
-        title = f"area under {measure} against log {short(x or '')}; optimum at {largest}: "
-        title += "between the certified bound and the objective reached"
+        title = f"area under {measure} against log {short(x or '')}; certified range of the optimum at {largest}"
         table = Table(title=title, title_justify="left")
         for head in ("method", "area", f"against {study.reference}", "mean rank", "optimum"):
             table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")

@@ -9,7 +9,17 @@ import numpy as np
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.studies.study import EVEN, MOVES_DATA, Cell, StudyResult, place, short
 
+MAX_METHODS_IN_WORDS = 6
+"""With more methods than this, a summary has the main finding alone."""
 OPPOSITE = {"better": "worse", "worse": "better", EVEN: EVEN}
+
+
+def main_findings(result: StudyResult) -> list[str]:
+    """Return the headline and the differences of all methods, or their verdicts if there is no headline."""
+    finding, few = headline(result), len(result.running) <= MAX_METHODS_IN_WORDS
+    if not finding:
+        return verdicts(result) if few else []
+    return [finding, by_method(result)] if few else [finding]
 
 
 def headline(result: StudyResult) -> str:
@@ -39,6 +49,17 @@ def headline(result: StudyResult) -> str:
     return " ".join(sentences)
 
 
+def by_method(result: StudyResult) -> str:
+    """Return the mean difference of every rival to the reference, and the verdicts on its cells, in a sentence."""
+    parts = []
+    for name, label in _marked_labels(result).items():
+        if cells := [c for c in result.cells if c.variant == name and name in result.running and c.verdict]:
+            amount = _amount(result, _mean_difference(cells), sign=True)
+            parts.append(f"{label} {amount} ({_counts([c.verdict for c in cells])})")
+    reference = result.labels[result.study.reference]
+    return f"Mean differences to {reference}, paired over {result.study.seeds} seeds: {'; '.join(parts)}."
+
+
 def verdicts(result: StudyResult) -> list[str]:
     """Return for every variant in how many cells it is better or worse than the reference."""
     lines, labels = [], _marked_labels(result)
@@ -60,12 +81,18 @@ def verdicts(result: StudyResult) -> list[str]:
 
 
 def _counted(verdicts: Sequence[str], rivals: str) -> str:
-    """Return in how many cells each verdict holds, the most frequent verdict first."""
-    counts = {word: sum(verdict == word for verdict in verdicts) for word in ("better", EVEN, "worse")}
-    words = sorted((word for word in counts if counts[word]), key=lambda word: -counts[word])
-    than = "from" if words[0] == EVEN else "than"
-    text = f"{words[0]} {than} {rivals} in {counts[words[0]]} of {len(verdicts)} cells"
-    return text + "".join(f", {word} in {counts[word]}" for word in words[1:])
+    """Return in how many cells each verdict against the rivals holds."""
+    verdict, _, counts = _counts(verdicts).partition(" in ")
+    first, comma, following = counts.partition(",")
+    return f"{verdict} {'from' if verdict == EVEN else 'than'} {rivals} in {first} cells{comma}{following}"
+
+
+def _counts(verdicts: Sequence[str]) -> str:
+    """Return the count of each verdict, the most frequent verdict first: worse in 3 of 4, better in 1."""
+    words = [word for word in ("better", EVEN, "worse") if word in verdicts]
+    words.sort(key=lambda word: -verdicts.count(word))
+    first = f"{words[0]} in {verdicts.count(words[0])} of {len(verdicts)}"
+    return ", ".join([first, *(f"{word} in {verdicts.count(word)}" for word in words[1:])])
 
 
 def _mean_difference(cells: Sequence[Cell]) -> float:
