@@ -348,6 +348,9 @@ def test_the_headline_counts_cells_and_sets_methods_that_move_data_apart() -> No
         "rhfedmtl is worse than the other methods in 3 of 4 cells, better in 1; "
         "the closest, fedavg, is 3.0 points ahead on average."
     )
+    assert headline(_with_differences({"local": [(0.0001, 0.02)], "fedavg": [worse]})).endswith(
+        "the closest, local, is level on average."
+    )
     assert headline(_with_differences({"local": [worse, worse], "mocha": [even, even]})) == (
         "rhfedmtl is better than local in 2 of 2 cells. "
         "mocha moves data, and is not distinguishable from rhfedmtl in 2 of 2 cells."

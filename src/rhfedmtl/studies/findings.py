@@ -36,12 +36,11 @@ def headline(result: StudyResult) -> str:
     in_place = [c for c in cells if c.variant not in moving]
     sentences = []
     if rivals := list(dict.fromkeys(c.variant for c in in_place)):
-        others = "methods that keep data in place" if len(in_place) < len(cells) else "the other methods"
-        counted = _counted([OPPOSITE[c.verdict] for c in in_place], others if len(rivals) > 1 else labels[rivals[0]])
-        ahead = {name: _mean_difference([c for c in in_place if c.variant == name]) for name in rivals}
-        closest = max(rivals, key=lambda name: ahead[name])
-        side = "ahead" if ahead[closest] > 0.0 else "behind"
-        more = f"; the closest, {labels[closest]}, is {_amount(result, abs(ahead[closest]))} {side} on average"
+        group = "methods that keep data in place" if len(in_place) < len(cells) else "the other methods"
+        counted = _counted([OPPOSITE[c.verdict] for c in in_place], group if len(rivals) > 1 else labels[rivals[0]])
+        differences = {name: _mean_difference([c for c in in_place if c.variant == name]) for name in rivals}
+        closest = max(rivals, key=lambda name: differences[name])
+        more = f"; the closest, {labels[closest]}, is {_side(result, differences[closest])} on average"
         sentences.append(f"{labels[reference]} is {counted}{more if len(rivals) > 1 else ''}.")
     for name in dict.fromkeys(c.variant for c in cells if c.variant in moving):
         counted = _counted([c.verdict for c in cells if c.variant == name], labels[reference])
@@ -106,8 +105,16 @@ def _amount(result: StudyResult, difference: float, *, sign: bool = False) -> st
     return (_signed(times * difference, form) if sign else f"{times * difference:{form}}") + unit
 
 
+def _side(result: StudyResult, difference: float) -> str:
+    """Return the side of a rival with its distance: 1.7 points behind, or level."""
+    amount = _amount(result, abs(difference))
+    if float(amount.split()[0]) == 0.0:
+        return "level"
+    return f"{amount} {'ahead' if difference > 0.0 else 'behind'}"
+
+
 def _marked_labels(result: StudyResult) -> dict[str, str]:
-    """Return the labels of variants, with a mark on those that move data."""
+    """Return the labels of variants, with a mark on methods that move data."""
     return {n: f"{label} {MOVES_DATA}" if n in result.moving else label for n, label in result.labels.items()}
 
 
