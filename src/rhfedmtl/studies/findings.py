@@ -40,7 +40,10 @@ def headline(result: StudyResult) -> str:
         counted = _counted([OPPOSITE[c.verdict] for c in in_place], group if len(rivals) > 1 else labels[rivals[0]])
         differences = {name: _mean_difference([c for c in in_place if c.variant == name]) for name in rivals}
         closest = max(rivals, key=lambda name: differences[name])
-        more = f"; the closest, {labels[closest]}, is {_side(result, differences[closest])} on average"
+        amount = _amount(result, abs(differences[closest]))
+        side = f"{amount} {'ahead' if differences[closest] > 0.0 else 'behind'}"
+        side = side if float(amount.split()[0]) else "level"
+        more = f"; the closest, {labels[closest]}, is {side} on average"
         sentences.append(f"{labels[reference]} is {counted}{more if len(rivals) > 1 else ''}.")
     for name in dict.fromkeys(c.variant for c in cells if c.variant in moving):
         counted = _counted([c.verdict for c in cells if c.variant == name], labels[reference])
@@ -103,14 +106,6 @@ def _amount(result: StudyResult, difference: float, *, sign: bool = False) -> st
     """Return a difference in points, or in the unit of the labels."""
     times, form, unit = (1.0, ".3g", "") if result.study.metric == "rmse" else (100.0, ".1f", " points")
     return (_signed(times * difference, form) if sign else f"{times * difference:{form}}") + unit
-
-
-def _side(result: StudyResult, difference: float) -> str:
-    """Return the side of a rival with its distance: 1.7 points behind, or level."""
-    amount = _amount(result, abs(difference))
-    if float(amount.split()[0]) == 0.0:
-        return "level"
-    return f"{amount} {'ahead' if difference > 0.0 else 'behind'}"
 
 
 def _marked_labels(result: StudyResult) -> dict[str, str]:
