@@ -30,12 +30,12 @@ $(STAMP): $(BASE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(BASE)  ## four methods at equal budget on real smartwatch data (no download), a table and a report
-	$(BIN)/rhfedmtl compare --data watch --grouped --terminals 5 --algorithms rhfedmtl,hfedmtl,fedavg,local --tune \
-	  --budgets 800,3200 --seeds 5 --out demo
+demo: $(BASE)  ## six methods at equal cost on real smartwatch data, with defaults: a table and a report, in a minute
+	$(BIN)/rhfedmtl compare --data watch --terminals 5 --samples-per-task 40 --test-rest \
+	  --algorithms rhfedmtl,hfedmtl,fedavg,scaffold,mocha,local --budgets 300,600,1200,2400 --seeds 10 --out demo
 	$(BIN)/rhfedmtl report demo --no-figures
 	@echo
-	@echo "next: what would a budget buy, before anything is spent? Then spend it:"
+	@echo "next: what would a budget buy on new recordings, before anything is spent? Then spend it:"
 	@echo "  $(BIN)/rhfedmtl plan --data watch --grouped --budget energy=2000"
 	@echo "  $(BIN)/rhfedmtl train --data watch --grouped --budget energy=2000"
 

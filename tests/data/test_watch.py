@@ -56,6 +56,18 @@ def wheel(folder: Path, content: bytes) -> Path:
     return path
 
 
+def test_a_split_that_separates_overlapping_windows_says_so(tmp_path: Path) -> None:
+    """A split by recordings does not, nor do windows without overlap or a split without test rows."""
+    path = write(tmp_path / "watch.npy", recordings())
+    source = watch.load(path)
+    (note,) = federate(source, Split(), 0).notes
+    assert note.startswith("windows of a recording overlap by 50 %: training and test rows share data")
+    assert "--grouped" in note
+    assert federate(source, Split(grouped=True), 0).notes == ()
+    assert federate(source, Split(test_fraction=0.0), 0).notes == ()
+    assert federate(watch.load(path, Windows(step=128)), Split(), 0).notes == ()
+
+
 def test_series_become_windows_of_people_arms_and_exercises(tmp_path: Path) -> None:
     """Each window keeps person, exercise, arm and series; a series is a group and an arm a terminal."""
     source = watch.load(write(tmp_path / "w.npy", recordings()))

@@ -122,10 +122,11 @@ def test_the_command_says_it_in_words_and_as_json(tmp_path: Path) -> None:
 
 
 def test_the_words_of_a_certificate() -> None:
-    """A share of the objective, or that it says nothing."""
+    """A share of the objective, the bounds if the share is large, or the lower bound alone."""
     assert in_words(0.043, 1.0) == "within 4.3 % of the best possible"
     assert in_words(1e-12, 1.0) == "the best possible, up to rounding"
     assert in_words(1e-8, 1.0) == "within 0.001 % of the best possible"
+    assert in_words(0.95, 0.05) == "loose: the best possible objective lies between 0.05 and 1"
     assert in_words(1.0, 0.0) == "uninformative yet: the lower bound is 0"
     assert in_words(None, None) == "not certified"
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation
     from rhfedmtl.studies.planned import PlannedStudy
 
-MAX_METHODS_IN_WORDS = 6
-"""With more methods than this, only tables are printed, without sentences."""
 ALLOWED_WITH_SPEC = {"spec", "path", "seeds", "first_seed", "workers", "engine", "address", "out", "as_json"}
 """Options that a user can combine with a specification."""
 MAX_REASONS = 3
@@ -108,7 +106,7 @@ def compare(
     """
     from rhfedmtl.cli.live import runs_bar
     from rhfedmtl.studies import spec as specs
-    from rhfedmtl.studies.findings import verdicts
+    from rhfedmtl.studies.findings import headline, main_findings
     from rhfedmtl.studies.overall import overall
     from rhfedmtl.studies.planned import side_by_side
     from rhfedmtl.training.config import RunConfig
@@ -122,7 +120,7 @@ def compare(
         changes = {"data.path": request.path} if request.path else {}
         planned = specs.read(spec, changes=changes, seeds=seeds, first_seed=first_seed)
     else:
-        federation = request.federation(0)
+        federation = request.federation(first_seed)
         for note in () if as_json else federation.notes:
             paragraph(note, "note: ")
         metric = metric or ("rmse" if federation.kind == "regression" else "balanced_accuracy")
@@ -136,9 +134,8 @@ def compare(
             tune=metric if tune else "",
             privacy=privacy,
         )
-        names = list(parse_names(algorithms))
-        chosen_seeds = range(first_seed, first_seed + (seeds or 10))
-        planned = side_by_side(base, names, [_amount(text) for text in budgets.split(",")], chosen_seeds, metric)
+        names, amounts = list(parse_names(algorithms)), [_amount(text) for text in budgets.split(",")]
+        planned = side_by_side(base, names, amounts, range(first_seed, first_seed + (seeds or 10)), metric)
     replaced = planned.replaces(out)
     with spread(engine, address, workers) as makers, runs_bar(live=not as_json and sys.stderr.isatty()) as watch:
         result = planned.run(out, workers=makers, watch=watch)
@@ -147,10 +144,11 @@ def compare(
         cells = [{**plain(cell), "verdict": cell.verdict} for cell in result.cells]
         areas = [{"at": at, **plain(row)} for at in result.study.others for row in overall(result, at)]
         facts = {"study": result.study.name, "metric": result.study.metric, "cells": cells, "overall": areas}
+        facts |= {"finding": headline(result), "moves_data": sorted(result.moving)}
         print_json({**facts, "not_run": refusals, "saved": str(out)})
     else:
         show_study(result)
-        for line in verdicts(result) if len(result.running) <= MAX_METHODS_IN_WORDS else ():
+        for line in main_findings(result):
             paragraph(line)
         show_lambda2(result)
         for reason in refusals[:MAX_REASONS]:

@@ -18,6 +18,7 @@ from rhfedmtl.roles.words import bounded, by_solver, how_many, in_words
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rhfedmtl.studies.overall import Overall
     from rhfedmtl.studies.study import StudyResult
 
 WIDTH = 80
@@ -133,8 +134,11 @@ def show_study(result: StudyResult) -> None:
     from rich.text import Text
 
     from rhfedmtl.studies.overall import overall
-    from rhfedmtl.studies.study import short
+    from rhfedmtl.studies.study import MOVES_DATA, short
 
+    # The mark has a line of its own: four budgets then fit into 80 columns.
+    heads = {name: f"{name}\n{MOVES_DATA}" if name in result.moving else name for name in result.labels}
+    mark = f", {MOVES_DATA} pools rows of several terminals" if result.moving else ""
     screen, study = console(), result.study
     x = study.x
     for place in study.others:
@@ -142,7 +146,7 @@ def show_study(result: StudyResult) -> None:
         fixed = ", ".join(f"{short(axis)} {value}" for axis, value in place.items())
         measure = study.metric.replace("_", " ")
         seeds_text = f"mean over {study.seeds} seeds, ± half of the 95 % interval" if study.seeds > 1 else "one seed"
-        paragraph(f"{measure}{', ' + fixed if fixed else ''}: {seeds_text}, * best method")
+        paragraph(f"{measure}{', ' + fixed if fixed else ''}: {seeds_text}, * best method{mark}")
         for part in (line[i : i + 4] for i in range(0, len(line), 4)):
             table = Table()
             table.add_column("method", no_wrap=True)
@@ -155,20 +159,21 @@ def show_study(result: StudyResult) -> None:
                     text = "-" if cell.mean is None else _with_half(cell.mean, cell.half, ".3f")
                     best = cell.mean is not None and result.best(at) == name
                     texts.append(Text.assemble((text, "bold"), "*") if best else text)
-                table.add_row(name, *texts)
+                table.add_row(heads[name], *texts)
             screen.print(table)
         rows = overall(result, place)
         if len(rows) < 2:
             continue
-        # The area summarises all values of the axis x.
-        table = Table(title=f"area under {measure} against log {short(x or '')}", title_justify="left")
-        for head in ("method", "area", f"against {study.reference}", "mean rank", "relative gap"):
+        # The area summarises all values of the axis x. Objectives differ between methods, so each has its own range.
+        largest = f"{short(x or '')} {line[-1][x or '']:g}"
+        title = f"area under {measure} against log {short(x or '')}; certified range of the optimum at {largest}"
+        table = Table(title=title, title_justify="left")
+        for head in ("method", "area", f"against {study.reference}", "mean rank", "optimum"):
             table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
         for row in rows:
             against = "" if row.against is None else _with_half(*row.against, "+.3f")
-            gap = "-" if row.relative_gap is None else f"{row.relative_gap:.2g}"
             area = _with_half(row.area, row.half, ".3f")
-            table.add_row(row.variant, area, against, f"{row.rank:.1f}", gap)
+            table.add_row(heads[row.variant], area, against, f"{row.rank:.1f}", _range(row))
         screen.print(table)
 
 
@@ -183,6 +188,13 @@ def show_lambda2(result: StudyResult) -> None:
             "--tune, which chooses the settings of every method",
             "note: ",
         )
+
+
+def _range(row: Overall) -> str:
+    """Return the certified range of the optimum, or the relative gap of a private run, which releases no bounds."""
+    if row.optimum is None:
+        return "-" if row.relative_gap is None else f"relative gap {row.relative_gap:.2g}"
+    return "{:.3g} to {:.3g}".format(*row.optimum)
 
 
 def _with_half(value: float, half: float | None, form: str) -> str:

@@ -66,6 +66,8 @@ class Source:
         Facts about the origin of the rows that a user should read.
     treatment
         For each column of a table, its use in words.
+    overlap
+        The overlap between rows of a group, in words. A split that separates such rows says so in its notes.
     """
 
     X: FloatArray
@@ -83,6 +85,7 @@ class Source:
     small_tasks: str = "error"
     notes: tuple[str, ...] = ()
     treatment: tuple[tuple[str, str], ...] = ()
+    overlap: str = ""
 
     def __post_init__(self) -> None:
         """Refuse wrong sizes, unknown codes and NaN, and make every array read-only."""

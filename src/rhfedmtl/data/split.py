@@ -116,6 +116,9 @@ def federate(source: Source, split: Split | None = None, seed: int = 0) -> Feder
         notes = (f"small tasks {outcome}: {examples}{more} (--small-tasks {'keep' if drop else 'drop'}, error)",)
     if isinstance(split.tasks, int) and (hint := _number_name_hint(source.task_names, split.tasks)):
         notes = (f"{split.tasks} of {len(source.task_names)} tasks drawn{hint}", *notes)
+    if source.overlap and not split.grouped and any(len(part.test) for part in parts):
+        risk = "training and test rows share data, so every method looks better than on new recordings"
+        notes = (*notes, f"{source.overlap}: {risk} (--grouped holds out whole recordings)")
     return replace(_gather(source, chosen, parts, split), notes=(*source.notes, *notes))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-NOTHING = 0.9
-"""From this relative gap on, a certificate is uninformative: the bound may be far below the optimum, or 0."""
+LOOSE = 0.9
+"""From this relative gap on, texts name both bounds, because a percentage would say little."""
 LEAST_GAP_SHOWN = 1e-5
 """Smaller relative gaps are shown as this; more digits do not help."""
 SOLVED = 1e-9
@@ -30,8 +30,11 @@ def in_words(relative_gap: float | None, dual: float | None) -> str:
     """Return the statement of a certificate; records may have no certificate."""
     if relative_gap is None or dual is None:
         return "not certified"
-    if not relative_gap < NOTHING:
-        return f"uninformative yet: the lower bound is {dual:.3g}"
+    if not relative_gap < LOOSE:
+        if not (dual > 0.0 and relative_gap < 1.0):
+            return f"uninformative yet: the lower bound is {dual:.3g}"
+        primal = dual / (1.0 - relative_gap)
+        return f"loose: the best possible objective lies between {dual:.3g} and {primal:.3g}"
     if relative_gap <= SOLVED:
         return "the best possible, up to rounding"
     share = f"{100.0 * relative_gap:.2g} %" if relative_gap >= LEAST_GAP_SHOWN else f"{100.0 * LEAST_GAP_SHOWN:g} %"

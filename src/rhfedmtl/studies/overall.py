@@ -21,7 +21,9 @@ class Overall:
 
     ``area`` is the mean of the metric over the logarithm of the axis, ``half`` half of its 95 % interval over seeds,
     ``against`` the difference to the reference, paired over seeds, with half of its interval. ``rank`` is the mean over
-    places and seeds (1 is best), ``relative_gap`` the geometric mean of certificates. A single seed has no interval.
+    places and seeds (1 is best), ``relative_gap`` the geometric mean of certificates. ``optimum`` is the range
+    that is certified to hold the best possible objective at the last place: lower bound and objective, means over
+    seeds. It is None if a run has no such bounds. A single seed has no interval.
     """
 
     variant: str
@@ -30,6 +32,7 @@ class Overall:
     against: tuple[float, float | None] | None
     rank: float
     relative_gap: float | None
+    optimum: tuple[float, float] | None
 
 
 def overall(result: StudyResult, at: At) -> list[Overall]:
@@ -58,7 +61,8 @@ def overall(result: StudyResult, at: At) -> list[Overall]:
         runs = [record.result for at in line for record in result.records(name, at) if record.result is not None]
         gaps = [run.relative_gap for run in runs if run.relative_gap is not None]
         gap = float(np.exp(np.mean(np.log(np.maximum(gaps, SMALLEST_GAP))))) if gaps else None
-        rows.append(Overall(name, *interval(areas[name]), _against(result, areas, name), float(rank), gap))
+        against, optimum = _against(result, areas, name), _optimum(result, name, line[-1])
+        rows.append(Overall(name, *interval(areas[name]), against, float(rank), gap, optimum))
     return sorted(rows, key=lambda row: row.rank)
 
 
@@ -66,6 +70,15 @@ def _weights(x: Float64Array) -> Float64Array:
     """Return the weights of a mean along the logarithm of x, by trapezoids."""
     steps = np.diff(np.log(x))
     return np.asarray((np.append(steps, 0.0) + np.append(0.0, steps)) / (2.0 * steps.sum()))
+
+
+def _optimum(result: StudyResult, name: str, at: At) -> tuple[float, float] | None:
+    runs = [record.result for record in result.records(name, at) if record.result is not None]
+    bounds = [(run.dual, run.primal) for run in runs if run.dual is not None and run.primal is not None]
+    if not bounds or len(bounds) < len(runs):
+        return None
+    low, high = np.mean(bounds, axis=0)
+    return float(low), float(high)
 
 
 def _against(result: StudyResult, areas: dict[str, Float64Array], name: str) -> tuple[float, float | None] | None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rhfedmtl.algorithms.registry import moves_data
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.plain import read
@@ -172,6 +173,8 @@ class Cell:
 
 
 EVEN = "not distinguishable"
+MOVES_DATA = "(moves data)"
+"""Mark in tables and sentences on a method that pools rows of several terminals."""
 
 
 def judged(against: tuple[float, float | None] | None) -> str:
@@ -222,6 +225,11 @@ class StudyResult:
     def running(self) -> list[str]:
         """Names of the variants that pay for their work."""
         return [variant.name for variant in self.study.variants if not variant.yardstick]
+
+    @cached_property
+    def moving(self) -> frozenset[str]:
+        """Names of the variants that move data: they put rows of several terminals together on a machine."""
+        return frozenset(variant.name for variant in self.study.variants if moves_data(variant.algorithm))
 
     @property
     def same_data(self) -> bool:

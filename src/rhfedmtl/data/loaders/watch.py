@@ -148,6 +148,7 @@ def _source(series: dict[str, Any], windows: Windows, where: str) -> Source:
     sizes = [len(block) for block in blocks]
     subjects, task = np.unique(np.asarray(series["subject"])[order], return_inverse=True)
     side = np.asarray(series["side"], dtype=np.int64)[order]
+    shared = 1.0 - windows.step / windows.window
     return Source(
         X=np.concatenate(blocks).astype(np.float32),
         y=np.repeat(np.asarray(series["y"], dtype=np.int64)[order], sizes),
@@ -159,6 +160,7 @@ def _source(series: dict[str, Any], windows: Windows, where: str) -> Source:
         terminal_names=tuple(f"person-{number}-{arm}" for number in subjects for arm in ("left", "right")),
         group=np.repeat(np.arange(len(order)), sizes),
         origin=Origin("watch", where, LICENCE, CITATION),
+        overlap=f"windows of a recording overlap by {100.0 * shared:.0f} %" if shared > 0.0 else "",
     )
 
 
