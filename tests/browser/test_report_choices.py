@@ -94,9 +94,9 @@ def test_a_redrawn_chart_answers_as_before(opened: Open) -> None:
 def test_a_gap_has_a_log_scale_and_no_tasks(opened: Open) -> None:
     """The certified gap is one of the problem: a task cannot be chosen for it."""
     page = _open(opened)
-    page.locator("#grid-choose-metric").select_option("duality gap (log scale)")
+    page.locator("#grid-choose-metric").select_option("relative duality gap (log scale)")
     assert page.locator("#grid-choose-task").is_disabled()
-    assert page.locator(f"{ALONG} .y-label").first.inner_text() == "duality gap (log scale)"
+    assert page.locator(f"{ALONG} .y-label").first.inner_text() == "relative duality gap (log scale)"
     assert page.locator(f"{ALONG} figure").first.locator("path.line[d*=L]").first.get_attribute("d").count("L") > 1
 
 

@@ -106,7 +106,7 @@ def test_a_run_and_an_overlay_are_reports(page: Page) -> None:
     """A run shows its certificate, charts, bill and tasks by name; two of them share their charts."""
     names = re.findall(r'href="/run/([^"]+rhfedmtl[^"]+)"', page.get("/")[1])
     text = page.get(f"/run/{names[0]}")[1]
-    for part in ("of the best possible", "Certified gap over spending", "Where the energy went", "task"):
+    for part in ("of the best possible", "Relative gap over spending", "Where the energy went", "task"):
         assert part in text
     text = page.get(f"/overlay?run={names[0]}&run={names[1]}")[1]
     assert "2 runs" in text

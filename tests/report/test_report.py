@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import statistics
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -125,7 +126,7 @@ def test_sections_of_the_issue_are_there(page: str) -> None:
         "Chosen work",
         "Task by task",
         "During the run",
-        "Certified gap over spending",
+        "Relative gap over spending",
         "Chosen H over rounds",
         "Where the energy went",
         "Where the time went",
@@ -202,6 +203,23 @@ def test_every_difference_is_said_in_words(grid: StudyResult) -> None:
     cells = [c for at in grid.places for name in list(grid.labels) if (c := grid.cell(name, at)).against is not None]
     assert told == [c.verdict for c in cells]
     assert set(told) <= {"better", "worse", "not distinguishable"}
+
+
+def test_gaps_are_shares_of_the_objective(grid: StudyResult) -> None:
+    """The chart and its menu end at the relative gap of each run, as methods have different objectives."""
+    of_grid = chapter(grid, Styles())
+    chart = next(c for c in of_grid.charts if c.key == "relative-gap-spent")
+    assert isinstance(chart, LineChart)
+    ends = {series.label: series.y[-1] for series in chart.series}
+    menu = next(section.choices for section in of_grid.sections if section.choices)
+    assert menu["metrics"][-1]["key"] == "relative_gap"
+    names = list(grid.labels)
+    at = grid.places[1]
+    for name in grid.running:
+        gaps = [record.result.relative_gap for record in grid.records(name, at) if record.result]
+        assert ends[grid.labels[name]] == pytest.approx(statistics.median(g or 0.0 for g in gaps), rel=1e-6)
+        in_menu = [run[5][-1][0][-1] for run in menu["runs"] if (run[0], run[1]) == (names.index(name), 1)]
+        assert sorted(in_menu) == pytest.approx(sorted(g or 0.0 for g in gaps), rel=1e-3)
 
 
 def test_bars_add_up_to_what_was_spent(results: Path) -> None:
@@ -392,7 +410,7 @@ def test_overlaid_runs_stand_for_themselves(tmp_path: Path) -> None:
     assert len(twins) == 2
     assert all(name.startswith("energy 400, seed 0, 2") for name in twins)
     charts = {chart.key: chart for chart in chapter(found, Styles()).charts}
-    for key in ("balanced-accuracy-spent", "gap-spent", "steps"):
+    for key in ("balanced-accuracy-spent", "relative-gap-spent", "steps"):
         chart = charts[key]
         assert isinstance(chart, LineChart)
         assert {series.label for series in chart.series} == alone | twins
@@ -522,7 +540,8 @@ def test_every_chart_becomes_a_figure(results: Path, tmp_path: Path) -> None:
         shapes = {f"#{node.attrib['id']}" for node in root.iter(f"{SVG}g") if "id" in node.attrib}
         assert {node.attrib["href"] for node in root.iter(f"{SVG}use")} <= shapes
     # The lines of a figure are those of the page, in another width.
-    chart = next(c for c in chapter(StudyResult.load(results, "grid"), Styles()).charts if c.key == "gap-spent")
+    drawn_charts = chapter(StudyResult.load(results, "grid"), Styles()).charts
+    chart = next(chart for chart in drawn_charts if chart.key == "relative-gap-spent")
     drawn = figures.draw(chart)
     assert drawn.count('class="line"') > len(chart.series)
     assert drawn.count("<use") >= sum(len(series.marked) for series in chart.fitted().series)

@@ -15,6 +15,7 @@ from rhfedmtl.maths.intervals import interval
 from rhfedmtl.report import along
 from rhfedmtl.report.charts import Axis, Bars, Chart, Heat, LineChart, Panels, Series, Style, Styles, thinned
 from rhfedmtl.report.words import (
+    GAP_AXIS,
     LOG_RATIO,
     axis_of,
     focus,
@@ -140,19 +141,20 @@ def resource(result: StudyResult, at: At) -> str | None:
 
 
 def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
-    """Return the metric and the certified gap (log scale) over spending, at the focus."""
+    """Return the metric and the relative gap (log scale) over spending, at the focus."""
     at = focus(result)
     kind = resource(result, at)
     x = Axis("round (BS iteration)" if kind is None else f"spent ({unit(kind)})", integer=kind is None)
     charts: list[Chart] = []
     name = metric_name(result.study.metric)
     names = {variant: result.labels[variant] for variant in result.running}
-    medians = "Lines are medians over seeds, bands show the middle half." if result.study.seeds > 1 else ""
+    medians = "Lines are medians over seeds, bands show the middle half. " if result.study.seeds > 1 else ""
+    medians += "A share of each method's own objective: it shows how well the training problem is solved, not accuracy."
     for column, title, y, bands in (
         (result.study.metric, f"{name} over spending", metric_axis(result.study.metric), _bands(result)),
-        ("gap", "Certified gap over spending", Axis("duality gap (log scale)", "log"), medians),
+        (along.RELATIVE_GAP, "Relative gap over spending", Axis(GAP_AXIS, "log"), medians),
     ):
-        series = _trajectories(result, at, column, kind, styles, ranked=column == "gap")
+        series = _trajectories(result, at, column, kind, styles, ranked=column == along.RELATIVE_GAP)
         # A run can have a result but no curve: name it in the note.
         drawn = {line.label for line in series}
         ended = [label for name, label in names.items() if any(record.result for record in result.records(name, at))]

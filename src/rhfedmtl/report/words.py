@@ -29,6 +29,7 @@ PRICES = {
 }
 PRICES |= {"cloud": "server iteration", "cloud_round": "server iteration"}
 UNITS = {"bytes": "bytes"}
+GAP_AXIS = "relative duality gap (log scale)"
 LOG_RATIO = 30.0
 """An axis whose values span a larger factor has a log scale."""
 
