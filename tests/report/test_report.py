@@ -25,6 +25,7 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.report import along, figures, folder, tables, views, words
 from rhfedmtl.report.charts import Heat, LineChart, Styles
 from rhfedmtl.report.sections import chapter
+from rhfedmtl.report.tables import TableCell
 from rhfedmtl.runs import lookup
 from rhfedmtl.runs.records import Record, load
 from rhfedmtl.studies import cost_figure
@@ -463,31 +464,66 @@ def test_one_run_has_a_report(tmp_path: Path) -> None:
     assert json.loads((run / "run.json").read_text())["command"] in unescape(text)
 
 
-def test_settings_show_the_weights_that_runs_used(tmp_path: Path) -> None:
+def methods(folder_of_runs: Path) -> tuple[tuple[TableCell, ...], ...]:
+    """Rows of the table of methods."""
+    (result,) = folder.read(folder_of_runs)
+    table = tables.methods(result)
+    assert table is not None
+    ((_, rows),) = table.groups
+    return rows
+
+
+def test_methods_show_the_weights_that_runs_used(tmp_path: Path) -> None:
     """The report of a run shows the λ₂ that it chose and the reason; the report of a comparison shows the range."""
     words = ["--tasks", "40", "--terminals", "5", "--set", "relatedness=1", "--out", str(tmp_path / "runs"), "--json"]
     train = ["train", "--algorithm", "hfedmtl", "--budget", "energy=12000", *words]
     facts = json.loads(CliRunner().invoke(app, train).stdout)
     assert facts["weights"]["lambda2"] == 0.1, "the usual value is 0.01"
-    page = report.write(Path(facts["saved"]), draw=False).path.read_text()
-    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.1 (chosen on 20 % held-out rows)</dd>" in page
+    (row,) = methods(Path(facts["saved"]))
+    assert [cell.text for cell in row[:3]] == ["hfedmtl", "0.001", "0.1"]
+    assert row[2].note == "chosen on 20 % held-out rows"
     compared = ["compare", "--algorithms", "hfedmtl,fedu,local", "--seeds", "1", "--workers", "1"]
     words[-2] = str(tmp_path / "compared")
     json.loads(CliRunner().invoke(app, [*compared, "--budgets", "500,12000", *words]).stdout)
-    page = report.write(tmp_path / "compared", draw=False).path.read_text()
-    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.01 to 0.1 (hfedmtl), 0.01 (fedu)</dd>" in page
+    rows = methods(tmp_path / "compared")
+    assert [row[2].text for row in rows] == ["0.01 to 0.1", "0.01", "–"]
 
 
-def test_settings_of_a_tuned_study_show_what_tuning_chose(tmp_path: Path) -> None:
-    """Settings show the chosen weights instead of the weights before tuning."""
+def test_methods_of_a_tuned_study_show_what_tuning_chose(tmp_path: Path) -> None:
+    """The table shows the chosen weights instead of the weights before tuning."""
     words = ["compare", "--tasks", "2", "--terminals", "2", "--algorithms", "rhfedmtl", "--tune", "--budgets", "200"]
     CliRunner().invoke(app, [*words, "--seeds", "1", "--workers", "1", "--out", str(tmp_path)])
     (record,) = [load(path) for path in (tmp_path / "runs").glob("*.json")]
     assert record.tuning is not None
     chosen = record.tuning.chosen
-    page = report.write(tmp_path, draw=False).path.read_text()
-    assert f"<dd>λ₁ = {chosen['lambda1']:.3g}, λ₂ = {chosen['lambda2']:.3g}</dd>" in page
-    assert "before tuning" not in page
+    (row,) = methods(tmp_path)
+    assert [cell.text for cell in row[1:3]] == [f"{chosen[name]:.3g}" for name in ("lambda1", "lambda2")]
+
+
+def test_methods_show_their_work_and_who_moves_data(tmp_path: Path) -> None:
+    """H is a range over all runs, solvers have their share of the rounds, and tables mark methods that move data."""
+    words = ["compare", "--tasks", "3", "--set", "test=20", "--seeds", "2", "--workers", "1", "--out", str(tmp_path)]
+    words += ["--algorithms", "rhfedmtl,hfedmtl,fedavg,mocha,pooled", "--budgets", "200,3000"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in methods(tmp_path)}
+    runs = [record.result for record in lookup.readable(tmp_path)[0].values() if record.result]
+    assert rows["hfedmtl"][2:] == ["2", "dual ascent", "no"]
+    assert rows["fedavg"] == ["0.001", "–", "2", "SGD", "no"]
+    assert [name for name, row in rows.items() if row[-1] == "yes"] == ["mocha", "pooled"]
+    (result,) = folder.read(tmp_path)
+    own = [record.result for at in result.places for record in result.records("rhfedmtl", at) if record.result]
+    assert len(own) == 4 < len(runs)
+    H = [steps for run in own for steps in run.local_steps]
+    assert rows["rhfedmtl"][2] == " to ".join(str(steps) for steps in dict.fromkeys((min(H), max(H))))
+    newton, ascent = (sum(run.rounds_by_solver.get(name, 0) for run in own) for name in ("quasi-newton", "dual-ascent"))
+    assert min(newton, ascent) > 0
+    shares = sorted(((newton, "quasi-Newton"), (ascent, "dual ascent")), reverse=True)
+    text = ", ".join(f"{name} {100 * rounds / (newton + ascent):.0f} %" for rounds, name in shares)
+    assert rows["rhfedmtl"][3] == text
+    for table in (tables.grid(result), tables.complete_axis(result), tables.ranking(result, result.places[-1])):
+        assert table is not None
+        marked = {row[0].text for _, group in table.groups for row in group if "moves data" in row[0].note}
+        assert marked - {"pooled"} == {"mocha"}
 
 
 def test_command_prints_where_the_report_is(results: Path, tmp_path: Path) -> None:

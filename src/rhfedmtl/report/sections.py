@@ -87,6 +87,7 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
         else:
             yield Section("table", "Side by side", where, table=tables.ranking(result, at), folded=False)
         yield from _first_views(result, styles)
+    yield Section("methods", "Methods", table=tables.methods(result), folded=False)
     yield Section("certificates", "Certificates, and tuned settings", table=tables.certificates(result))
     on_the_way = tuple(views.along_spent(result, styles))
     menus = choices(result, styles) if on_the_way else None

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from rhfedmtl.algorithms.registry import moves_data
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.report import along
 from rhfedmtl.report.charts import short, signed
 from rhfedmtl.report.words import MEANING, axis_label, metric_name, place_text, spread, tuned
+from rhfedmtl.roles.words import solver_shares
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies.overall import overall
 from rhfedmtl.studies.study import EVEN, At, Cell, StudyResult, judged
@@ -49,10 +51,47 @@ def grid(result: StudyResult) -> Table:
 
 
 def _row(result: StudyResult, name: str, at: At) -> tuple[TableCell, ...]:
-    return (
-        TableCell(result.labels[name]),
-        *(_entry(result, result.cell(name, place)) for place in result.study.line(at)),
-    )
+    cells = (_entry(result, result.cell(name, place)) for place in result.study.line(at))
+    return _method_name(result, name), *cells
+
+
+def _method_name(result: StudyResult, name: str) -> TableCell:
+    """Return the name of a method, marked if it has no budget or moves data: then its numbers are easier to reach."""
+    variant = next(variant for variant in result.study.variants if variant.name == name)
+    marks = {"baseline without a budget": variant.yardstick, "moves data": moves_data(variant.algorithm)}
+    return TableCell(variant.label, ", ".join(mark for mark, holds in marks.items() if holds))
+
+
+def methods(result: StudyResult) -> Table | None:
+    """Return λ1, λ2, H and solver of every method over all its runs, and which method moves data."""
+    ranges = {weight: result.weight_ranges(weight) for weight in ("lambda1", "lambda2")}
+    rows, moving = [], False
+    for variant in result.study.variants:
+        records = [record for at in result.places for record in result.records(variant.name, at)]
+        summaries = [record.result for record in records if record.result]
+        if not summaries:
+            continue
+        moves = moves_data(variant.algorithm)
+        steps = [H for summary in summaries for H in summary.local_steps]
+        solvers: Counter[str] = Counter()
+        for summary in summaries:
+            solvers.update(summary.rounds_by_solver)
+        reasons = {record.selection.why for record in records if record.selection}
+        reason = reasons.pop() if len(reasons) == 1 else ""
+        weights = [TableCell(by_label.get(variant.label, "–")) for by_label in ranges.values()]
+        weights[1] = replace(weights[1], note=reason)
+        cells = (_span(steps), solver_shares(solvers) if solvers else "–", "yes" if moves else "no")
+        rows.append((TableCell(variant.label), *weights, *(TableCell(text) for text in cells)))
+        moving |= moves
+    note = "H is the number of local steps in a round (median over terminals)."
+    note += " A method that moves data puts the rows of several terminals on one machine." if moving else ""
+    head = ("", "λ₁", "λ₂", "H", "solver", "moves data")
+    return Table(head, (("", tuple(rows)),), note) if rows else None
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """Return the smallest and largest number."""
+    return " to ".join(dict.fromkeys((f"{min(numbers)}", f"{max(numbers)}"))) if numbers else "–"
 
 
 def _entry(result: StudyResult, cell: Cell) -> TableCell:
@@ -102,7 +141,7 @@ def complete_axis(result: StudyResult) -> Table | None:
             against = _difference(*row.against) if row.against else "reference"
             cells.append(
                 (
-                    TableCell(result.labels[row.variant]),
+                    _method_name(result, row.variant),
                     TableCell(spread(row.area, row.half), best=row is best),
                     TableCell(against, sign=sign if row.against else ""),
                     TableCell(f"{row.rank:.1f}"),
@@ -164,7 +203,7 @@ def _bounds(cells: Sequence[Cell]) -> tuple[float, float]:
 
 
 def _ranked(result: StudyResult, cell: Cell, at: At, bounds: tuple[float, float]) -> tuple[TableCell, ...]:
-    name = TableCell(result.labels[cell.variant], "" if cell.variant in result.running else "baseline without a budget")
+    name = _method_name(result, cell.variant)
     if cell.mean is None:
         return (name, _nothing(result, cell), *(TableCell("") for _ in range(5)))
     (low, high), half = bounds, cell.half or 0.0
@@ -241,7 +280,7 @@ def bill(result: StudyResult) -> Table | None:
 
 
 def _certified(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
-    for name, label in result.labels.items():
+    for name in result.labels:
         records = result.records(name, at)
         results = [r.result for r in records if r.result is not None and r.result.relative_gap is not None]
         if not results:
@@ -252,7 +291,7 @@ def _certified(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
         notes = [f"{text} ({count} of {len(records)} seeds)" for text, count in chosen.most_common()]
         settings = notes if len(chosen) > 1 else list(chosen)
         yield (
-            TableCell(label),
+            _method_name(result, name),
             TableCell(f"{np.mean(gaps):.2g}"),
             TableCell(f"{max(gaps):.2g}"),
             TableCell(worst.certified),
@@ -282,10 +321,13 @@ def differences(result: StudyResult) -> Table | None:
     """Return every difference to the reference with its interval and verdict."""
     groups = []
     for at in result.places:
-        tested = [(label, result.cell(name, at)) for name, label in result.labels.items()]
         rows = tuple(
-            (TableCell(label), TableCell(_difference(*cell.against)), TableCell(cell.verdict or "single seed: no test"))
-            for label, cell in tested
+            (
+                _method_name(result, cell.variant),
+                TableCell(_difference(*cell.against)),
+                TableCell(cell.verdict or "single seed: no test"),
+            )
+            for cell in (result.cell(name, at) for name in result.labels)
             if cell.against is not None
         )
         if rows:

@@ -194,7 +194,7 @@ def _setting(value: Any) -> str:
 
 
 def settings(result: StudyResult) -> dict[str, str]:
-    """Return the settings that all runs of a study share: data, prices, budgets, weights, faults, seeds, versions."""
+    """Return the settings that all runs of a study share: data, prices, budgets, faults, seeds, versions."""
     # Prefer a run of the reference at the focus, because the report shows single runs there.
     names = [result.study.reference, *result.running, *result.labels]
     every = (result.records(name, at) for at in [focus(result), *result.places] for name in names)
@@ -206,7 +206,6 @@ def settings(result: StudyResult) -> dict[str, str]:
         "data": _data(record, axes),
         "prices": _prices(configuration.cost, axes),
         "budget": ", ".join(f"{k} {short(v)}" for k, v in configuration.budget.items() if f"budget.{k}" not in axes),
-        "weights": _weights(result),
         "faults": configuration.faults,
         "seeds": f"{result.study.seeds}; intervals are 95 % (Student's t over seeds)"
         if result.study.seeds > 1
@@ -214,21 +213,6 @@ def settings(result: StudyResult) -> dict[str, str]:
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
     }
     return {name: text for name, text in facts.items() if text}
-
-
-def _weights(result: StudyResult) -> str:
-    """Return λ₁ and λ₂ of the runs, by method if methods differ; a single run also has the reason of its choice."""
-    texts = []
-    for name, symbol in (("lambda1", "λ₁"), ("lambda2", "λ₂")):
-        methods: dict[str, list[str]] = {}
-        for label, values in result.weight_ranges(name).items():
-            methods.setdefault(values, []).append(label)
-        if methods and f"learning.{name}" not in result.study.axes:
-            parts = [f"{values} ({', '.join(labels)})" for values, labels in methods.items()]
-            texts.append(f"{symbol} = {', '.join(parts if len(methods) > 1 else methods)}")
-    selections = [record.selection for record in result.every_record()]
-    reasons = [f" ({selection.why})" for selection in selections if selection is not None and len(selections) == 1]
-    return "".join([", ".join(texts), *reasons])
 
 
 def _data(record: Record, axes: Mapping[str, Any]) -> str:
