@@ -6,13 +6,14 @@ import json
 import re
 import shutil
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from tests.report import small_results
 from typer.testing import CliRunner
@@ -22,15 +23,16 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.report import along, figures, folder, tables, views, words
+from rhfedmtl.report import along, figures, folder, tables, views
 from rhfedmtl.report.charts import Heat, LineChart, Styles
+from rhfedmtl.report.findings import findings
 from rhfedmtl.report.sections import chapter
 from rhfedmtl.report.tables import TableCell
 from rhfedmtl.runs import lookup
 from rhfedmtl.runs.records import Record, load
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies.planned import run_all, side_by_side
-from rhfedmtl.studies.study import StudyResult
+from rhfedmtl.studies.study import At, Point, Study, StudyResult, Variant
 from rhfedmtl.training.config import RunConfig
 
 VOID = {"meta", "link", "br", "img", "input", "line", "rect", "circle", "path", "use"}
@@ -258,20 +260,93 @@ def test_findings_of_the_study_come_first_and_contradictions_stand_out(results: 
     assert '<li class="odds">This contradicts the paper: FedAvg is better than printed.</li>' in text
 
 
-def test_a_finding_is_derived_where_none_is_told(results: Path) -> None:
-    """A study says which method is best and whether that can be told from the next, or where along its axis."""
+def test_the_first_sentence_says_who_is_ahead(results: Path) -> None:
+    """It names the next best and the difference; a study along another axis also has its best and worst place."""
     faulty = StudyResult.load(results, "faulty")
     silent = StudyResult(replace(faulty.study, findings=[]), results)
-    (text,) = words.findings(silent)
+    (text,) = findings(silent)
     best = silent.best({})
     assert best is not None
-    assert text.startswith(f"{silent.labels[best]} reaches accuracy {silent.cell(best, {}).mean:.3f} ±")
-    assert "paired over 3 seeds" in text
+    leads = {name: silent.difference(best, {}, name) for name in silent.running if name != best}
+    rival = min(leads, key=lambda name: leads[name][0])  # type: ignore[index]
+    lead, half = leads[rival]  # type: ignore[misc]
+    assert half is not None
+    assert silent.labels[best] in text
+    assert silent.labels[rival] in text
+    assert f"by {100 * lead:.1f} ± {100 * half:.1f} points of accuracy (95 % interval, paired over 3 seeds)" in text
+    assert ("is ahead of" in text) == (lead > half)
     study = StudyResult.load(results, "grid").study
     along_terminals = StudyResult(replace(study, findings=[], x="data.terminals"), results)
-    (text,) = words.findings(along_terminals)
-    assert text.startswith("At budget 400, ")
-    assert re.search(r"its best accuracy at [23] terminals .* and its worst at [23] terminals", text)
+    first, second = findings(along_terminals)
+    assert "on average over 4 settings" in first
+    text = report.write(results, draw=False).path.read_text()
+    (after,) = re.findall(r'<section class="study" id="faulty">.*?</h2>(.{60})', text)
+    assert after.startswith('<p class="finding">'), "the finding is the first sentence of a chapter"
+    assert "<dt>question</dt><dd>Who holds up when updates get lost?</dd>" in text
+    assert second.startswith("At budget 400, ")
+    assert re.search(r"its best accuracy at [23] terminals .* and its worst at [23] terminals", second)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(StudyResult):
+    """A study at budgets 100 and 400 with these accuracies of each method, by budget and seed."""
+
+    scores: dict[str, tuple[list[float], list[float]]]
+
+    def values(self, variant: str, at: At, metric: str | None = None) -> Any:
+        """The accuracies of all seeds."""
+        return np.array(self.scores[variant][[100, 400].index(at["budget.energy"])])
+
+    def refusals(self) -> list[str]:
+        """Return no reason: all runs have a result."""
+        return []
+
+
+def _scored(scores: dict[str, tuple[list[float], list[float]]]) -> StudyResult:
+    axes, seeds = {"budget.energy": [100, 400]}, len(next(iter(scores.values()))[0])
+    points = [Point(name, {"budget.energy": b}, s, "") for name in scores for b in (100, 400) for s in range(seeds)]
+    study = Study(
+        name="scored",
+        title="Scored",
+        metric="accuracy",
+        x="budget.energy",
+        seeds=seeds,
+        reference=next(iter(scores)),
+        variants=[Variant(name, name, name) for name in scores],
+        axes=axes,
+        points=points,
+    )
+    return Scores(study, Path(), scores)
+
+
+def test_the_first_sentence_says_where_the_leader_is_not_ahead() -> None:
+    """It names methods that are level or ahead at some budget; a method that moves data does not compete."""
+    leader = ([0.90, 0.91, 0.92], [0.95, 0.96, 0.97])
+    behind = ([0.80, 0.81, 0.83], [0.85, 0.86, 0.88])
+    level = ([0.80, 0.82, 0.81], [0.96, 0.95, 0.97])
+    mover = ([0.95, 0.96, 0.98], [0.97, 0.98, 1.0])
+    (text,) = findings(_scored({"hfedmtl": behind, "rhfedmtl": leader, "local": level, "mocha": mover}))
+    assert text.startswith(
+        "rhfedmtl is ahead of local, the next best of the methods that keep data in place, by 5.0 ± "
+    )
+    assert "points of accuracy on average over 2 budgets (95 % interval, paired over 3 seeds); " in text
+    assert text.endswith(
+        "; local is level with it at budget 400; mocha, which moves data, is ahead of it at every budget."
+    )
+    (text,) = findings(_scored({"rhfedmtl": leader, "mocha": mover}))
+    assert text.startswith("mocha, which moves data, is ahead of rhfedmtl, the next best, by 3.8 ± ")
+
+
+def test_the_first_sentence_admits_a_tie_and_a_single_seed() -> None:
+    """A method is ahead only by a significant lead; a single seed has no interval."""
+    first, second = ([0.90, 0.80, 0.92], [0.95, 0.96, 0.97]), ([0.80, 0.91, 0.91], [0.96, 0.95, 0.97])
+    (text,) = findings(_scored({"rhfedmtl": first, "hfedmtl": second}))
+    assert text.startswith("No method is significantly ahead: ")
+    (text,) = findings(_scored({"rhfedmtl": ([0.9], [0.9]), "hfedmtl": ([0.8], [0.95])}))
+    assert text == (
+        "rhfedmtl is ahead of hfedmtl, the next best, by 2.5 points of accuracy on average over 2 budgets "
+        "(a single seed, so no interval); hfedmtl is ahead of it at budget 400."
+    )
 
 
 def test_refused_runs_are_shown_as_such(tmp_path: Path) -> None:

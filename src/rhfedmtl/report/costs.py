@@ -19,12 +19,11 @@ def theory(curves: list[CostCurve]) -> Chapter:
     rows = tuple(_row(curve, i) for curve in curves for i in range(len(curve.chosen)))
     table = Table(("", "ε", "budget", "case", "chosen H", "K"), (("", rows),))
     title = "K and cost over H, and the three budget cases"
-    question = "How many rounds does theory require, what do they cost, and which H follows from a budget?"
     sections = (
         Section("curves", "K and cost over H", charts=tuple(_charts(curves)), folded=False, paired=True),
         Section("cases", "Choices of the procedure", table=table, folded=False),
     )
-    return Chapter(cost_figure.FIGURE_NAME, title, question, tuple(cost_figure.findings(curves)), sections)
+    return Chapter(cost_figure.FIGURE_NAME, title, tuple(cost_figure.findings(curves)), sections)
 
 
 def _row(curve: CostCurve, i: int) -> tuple[TableCell, ...]:

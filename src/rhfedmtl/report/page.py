@@ -12,9 +12,9 @@ from importlib.resources import files
 
 from rhfedmtl.report import svg
 from rhfedmtl.report.charts import PALETTE, Chart, Heat, LineChart, Panels
+from rhfedmtl.report.findings import contradicts
 from rhfedmtl.report.sections import Chapter, Section
 from rhfedmtl.report.tables import Table, TableCell
-from rhfedmtl.report.words import contradicts
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """Content policy of the browser: nothing is loaded from outside."""
@@ -74,11 +74,10 @@ def chapter_html(chapter: Chapter, *, many: bool = False, number: int = 1) -> st
     """Return a study with findings, sections and settings."""
     name = escape(chapter.name)
     heading = f'<p class="eyebrow">{number} · {name}</p><h2>{escape(chapter.title)}</h2>' if many else ""
-    question = f'<p class="asked">{escape(chapter.question)}</p>' if chapter.question else ""
     level = 3 if many else 2
     sections = "".join(_section(chapter.name, part, level, folded=many and part.folded) for part in chapter.sections)
     settings = _settings(chapter, level, folded=many) if chapter.settings else ""
-    return f'<section class="study" id="{name}">{heading}{question}{_findings(chapter)}{sections}{settings}</section>'
+    return f'<section class="study" id="{name}">{heading}{_findings(chapter)}{sections}{settings}</section>'
 
 
 def _findings(chapter: Chapter) -> str:

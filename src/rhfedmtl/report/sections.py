@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from rhfedmtl.report import tables, views
 from rhfedmtl.report.charts import Chart, Styles
 from rhfedmtl.report.choices import Facts, choices
+from rhfedmtl.report.findings import findings
 from rhfedmtl.report.tables import Table
-from rhfedmtl.report.words import findings, focus, place_text, settings
+from rhfedmtl.report.words import focus, place_text, settings
 from rhfedmtl.studies.study import StudyResult
 
 
@@ -40,11 +41,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """Question, findings and sections of a study."""
+    """Findings, sections and settings of a study."""
 
     name: str
     title: str
-    question: str
     findings: tuple[str, ...]
     sections: tuple[Section, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def chapter(result: StudyResult, styles: Styles) -> Chapter:
     """Return the chapter of a study with all sections for which it has data."""
     sections = tuple(s for s in _all(result, styles) if s.charts or s.table or s.commands or s.tells)
     study = result.study
-    return Chapter(study.name, study.title, study.question, tuple(findings(result)), sections, settings(result))
+    return Chapter(study.name, study.title, tuple(findings(result)), sections, settings(result))
 
 
 def across(results: Sequence[StudyResult]) -> list[Chapter]:
@@ -67,8 +67,8 @@ def across(results: Sequence[StudyResult]) -> list[Chapter]:
     table = tables.across(results)
     if table is None:
         return []
-    question = "Which method is best over all studies and budgets?"
-    return [Chapter("across", "All studies together", question, (), (Section("areas", "", table=table, folded=False),))]
+    section = Section("areas", "Best method over all studies and budgets", table=table, folded=False)
+    return [Chapter("across", "All studies together", (), (section,))]
 
 
 def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
