@@ -76,7 +76,7 @@ def test_a_redrawn_chart_answers_as_before(opened: Open) -> None:
     page = _open(opened)
     figure = page.locator(f"{ALONG} figure").first
     before = _rows(page, f"{ALONG} figure >> nth=0")
-    figure.locator(".key", has_text="HFedMTL").click()
+    page.locator("#grid > .legend .key", has_text="HFedMTL").click()
     budget = page.locator("#grid-choose select").nth(1)
     for value in ("100", "400"):  # there and back
         budget.select_option(value)
@@ -115,6 +115,9 @@ def test_every_chart_can_be_saved(opened: Open, figure: str, tmp_path: Path) -> 
     labels = {node.text for node in drawn.iter("{http://www.w3.org/2000/svg}text")}
     shown = page.locator(f"{figure} .x-label, {figure} .heat-scale").first.inner_text().split(":")[0].split()
     assert any(shown[0] in (label or "") for label in labels)
+    if figure == "#grid-values-chart":
+        assert "HFedMTL" in labels, "a saved chart has the legend of the page"
+        assert page.locator(f"{figure} .legend").count() == 0
     alone = page.context.new_page()
     (tmp_path / "chart.svg").write_bytes(text)
     alone.goto((tmp_path / "chart.svg").as_uri())

@@ -186,10 +186,6 @@ class Panels:
         y = replace(self.parts[0].y, low=min(p.y.low or 0.0 for p in fitted), high=max(p.y.high or 0.0 for p in fitted))
         return replace(self, parts=tuple(replace(part, x=x, y=y) for part in fitted))
 
-    def series(self) -> list[Series]:
-        """Return a series for each label, for the shared legend."""
-        return list({s.label: s for part in self.parts for s in part.series}.values())
-
 
 @dataclass(frozen=True)
 class Bars:
@@ -243,6 +239,12 @@ class Heat:
 
 
 Chart = LineChart | Panels | Bars | Heat
+
+
+def all_series(charts: Iterable[Chart]) -> list[Series]:
+    """Return a series for each entry of a legend of these charts."""
+    parts = (part for chart in charts for part in (chart.parts if isinstance(chart, Panels) else (chart,)))
+    return list({s.key: s for part in parts if isinstance(part, LineChart) for s in part.series}.values())
 
 
 @dataclass

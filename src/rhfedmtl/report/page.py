@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 from importlib.resources import files
 
@@ -15,16 +15,25 @@ from rhfedmtl.report.charts import PALETTE, Chart, Heat, LineChart, Panels
 from rhfedmtl.report.findings import contradicts
 from rhfedmtl.report.sections import Chapter, Section
 from rhfedmtl.report.tables import Table, TableCell
+from rhfedmtl.report.words import READING
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """Content policy of the browser: nothing is loaded from outside."""
 MOST_FINDINGS = 5
+FITTING = 3
+"""Columns of a table that fit on a phone; a wider table has a block for each row there."""
+LONG = 16
+"""A longer text has two columns of such a block."""
 
 
 def page(chapters: Sequence[Chapter], *, title: str, made: str) -> str:
     """Return the complete report; ``made`` is the line above the title with counts and version."""
     many = len(chapters) > 1
-    body = "".join(chapter_html(chapter, many=many, number=i + 1) for i, chapter in enumerate(chapters))
+    explained = next((chapter for chapter in chapters if chapter.intervals), None)  # Explain ± once.
+    body = "".join(
+        chapter_html(chapter, many=many, number=i + 1, explain=chapter is explained)
+        for i, chapter in enumerate(chapters)
+    )
     links = "".join(f'<li><a href="#{escape(c.name)}">{escape(c.title)}</a></li>' for c in chapters)
     contents = f'<nav class="contents" aria-label="Contents"><div><p>Contents</p><ol>{links}</ol></div></nav>'
     # Show the finding of the first chapter in large type, and below it each chapter with its finding.
@@ -70,14 +79,20 @@ def _colours() -> str:
     return f":root {{ {variables}}}\n{classes}\n"
 
 
-def chapter_html(chapter: Chapter, *, many: bool = False, number: int = 1) -> str:
-    """Return a study with findings, sections and settings."""
+def chapter_html(chapter: Chapter, *, many: bool = False, number: int = 1, explain: bool = True) -> str:
+    """Return a study with findings, a legend, sections and settings; with ``explain``, say what ± means."""
     name = escape(chapter.name)
     heading = f'<p class="eyebrow">{number} · {name}</p><h2>{escape(chapter.title)}</h2>' if many else ""
     level = 3 if many else 2
-    sections = "".join(_section(chapter.name, part, level, folded=many and part.folded) for part in chapter.sections)
+    legend, texts = svg.legend(chapter.legend), [chapter.reading, READING if explain and chapter.intervals else ""]
+    reading = f'<p class="text">{escape(" ".join(filter(None, texts)))}</p>' if any(texts) else ""
+    shared = svg.entries(chapter.legend)
+    sections = "".join(
+        _section(chapter.name, part, level, shared, folded=many and part.folded) for part in chapter.sections
+    )
     settings = _settings(chapter, level, folded=many) if chapter.settings else ""
-    return f'<section class="study" id="{name}">{heading}{_findings(chapter)}{sections}{settings}</section>'
+    top = f"{heading}{_findings(chapter)}{reading}{legend}"
+    return f'<section class="study" id="{name}">{top}{sections}{settings}</section>'
 
 
 def _findings(chapter: Chapter) -> str:
@@ -110,9 +125,9 @@ def _settings(chapter: Chapter, level: int, *, folded: bool) -> str:
     return _folding(f"{chapter.name}-settings", "Settings", level, f'<dl class="settings">{rows}</dl>', folded=folded)
 
 
-def _section(study: str, part: Section, level: int, *, folded: bool) -> str:
+def _section(study: str, part: Section, level: int, shared: Collection[str], *, folded: bool) -> str:
     text = f'<p class="text">{escape(part.text)}</p>' if part.text else ""
-    drawn = "".join(figure_html(study, part, chart, level + 1) for chart in part.charts)
+    drawn = "".join(figure_html(study, part, chart, level + 1, shared) for chart in part.charts)
     charts = f'<div class="charts">{drawn}</div>' if drawn else ""
     table = _table(part.table) if part.table else ""
     body = text + _choices(study, part) + charts + table + commands_html(part.commands)
@@ -150,8 +165,11 @@ def _folding(key: str, title: str, level: int, body: str, *, folded: bool) -> st
     return f'<section class="part" id="{escape(key)}">{heading}{body}</section>'
 
 
-def figure_html(study: str, section: Section, chart: Chart, level: int = 2) -> str:
-    """Return a chart with its title as a heading of this level, its note, and its values as a table."""
+def figure_html(study: str, section: Section, chart: Chart, level: int = 2, shared: Collection[str] = ()) -> str:
+    """Return a chart with its title as a heading of this level, its note, and its values as a table.
+
+    Series in the ``shared`` legend of the page have no other legend.
+    """
     title = f"<h{level}>{escape(chart.title)}</h{level}>" if chart.title != section.title else ""
     note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
     half = section.paired if isinstance(chart, LineChart) else isinstance(chart, Heat) and len(chart.columns) <= 12
@@ -169,18 +187,21 @@ def figure_html(study: str, section: Section, chart: Chart, level: int = 2) -> s
         tables += _scrolling(head, f"<tbody>{body}</tbody>", "numbers")
     return (
         f'<figure class="chart{" half" if half else ""}" id="{escape(f"{study}-{chart.key}")}-chart">'
-        f"<figcaption>{title}{note}</figcaption>{svg.draw(chart)}"
+        f"<figcaption>{title}{note}</figcaption>{svg.draw(chart, shared)}"
         f'<details class="data"><summary>Values as a table</summary>{tables}</details></figure>'
     )
 
 
 def _table(table: Table) -> str:
-    body = "".join(_group(name, rows, len(table.head)) for name, rows in table.groups)
+    body = "".join(_group(name, rows, table.head) for name, rows in table.groups)
     signed = any(entry.sign for _, rows in table.groups for row in rows for entry in row)
     note = f'<p class="text">{escape(table.note)}</p>' if table.note else ""
     columns = zip(*(row for _, rows in table.groups for row in rows), strict=True)
     words = [i for i, column in enumerate(columns) if i and all(_is_text(entry) for entry in column)]
-    return note + _scrolling(table.head, body, "numbers signed" if signed else "numbers", words)
+    kind = " ".join(
+        name for name, holds in (("numbers", True), ("signed", signed), ("stack", len(table.head) > FITTING)) if holds
+    )
+    return note + _scrolling(table.head, body, kind, words)
 
 
 def _scrolling(head: Sequence[str], body: str, kind: str, words: Sequence[int] = ()) -> str:
@@ -196,17 +217,20 @@ def _scrolling(head: Sequence[str], body: str, kind: str, words: Sequence[int] =
     )
 
 
-def _group(name: str, rows: Sequence[Sequence[TableCell]], width: int) -> str:
-    head = f'<tr class="group"><th scope="rowgroup" colspan="{width}">{escape(name)}</th></tr>' if name else ""
+def _group(name: str, rows: Sequence[Sequence[TableCell]], head: Sequence[str]) -> str:
+    group = f'<tr class="group"><th scope="rowgroup" colspan="{len(head)}">{escape(name)}</th></tr>' if name else ""
     body = "".join(
-        f'<tr><th scope="row">{_entry(row[0])}</th>{"".join(_cell(entry) for entry in row[1:])}</tr>' for row in rows
+        f'<tr><th scope="row">{_entry(row[0])}</th>{"".join(map(_cell, row[1:], head[1:]))}</tr>' for row in rows
     )
-    return f"<tbody>{head}{body}</tbody>"
+    return f"<tbody>{group}{body}</tbody>"
 
 
-def _cell(entry: TableCell) -> str:
-    classes = " ".join(name for name, holds in (("best", entry.best), ("words", _is_text(entry))) if holds)
-    return f'<td class="{classes}">{_entry(entry)}</td>' if classes else f"<td>{_entry(entry)}</td>"
+def _cell(entry: TableCell, label: str) -> str:
+    """Return a cell; a phone shows the heading ``label`` in it."""
+    facts = (("best", entry.best), ("words", _is_text(entry)), ("long", len(entry.text) > LONG))
+    classes = " ".join(name for name, holds in facts if holds)
+    kind = f' class="{classes}"' if classes else ""
+    return f'<td{kind} data-label="{escape(label)}">{_entry(entry)}</td>'
 
 
 def _is_text(entry: TableCell) -> bool:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rhfedmtl.report import tables, views
-from rhfedmtl.report.charts import Chart, Styles
+from rhfedmtl.report.charts import Chart, Series, Styles, all_series
 from rhfedmtl.report.choices import Facts, choices
 from rhfedmtl.report.findings import findings
 from rhfedmtl.report.tables import Table
-from rhfedmtl.report.words import focus, place_text, settings
+from rhfedmtl.report.words import focus, place_text, reading, settings
 from rhfedmtl.studies.study import StudyResult
 
 
@@ -41,13 +41,20 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """Findings, sections and settings of a study."""
+    """Findings, sections and settings of a study.
+
+    ``legend`` has the series that several charts share. ``reading`` explains marks in tables. With ``intervals``, the
+    page explains ± once.
+    """
 
     name: str
     title: str
     findings: tuple[str, ...]
     sections: tuple[Section, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
+    legend: tuple[Series, ...] = ()
+    reading: str = ""
+    intervals: bool = False
 
     @property
     def charts(self) -> list[Chart]:
@@ -58,8 +65,10 @@ class Chapter:
 def chapter(result: StudyResult, styles: Styles) -> Chapter:
     """Return the chapter of a study with all sections for which it has data."""
     sections = tuple(s for s in _all(result, styles) if s.charts or s.table or s.commands or s.tells)
-    study = result.study
-    return Chapter(study.name, study.title, tuple(findings(result)), sections, settings(result))
+    study, entries = result.study, {*result.labels.values(), views.PRINTED}
+    legend = tuple(s for s in all_series(chart for part in sections for chart in part.charts) if s.key in entries)
+    told, intervals = tuple(findings(result)), study.seeds > 1
+    return Chapter(study.name, study.title, told, sections, settings(result), legend, reading(result), intervals)
 
 
 def across(results: Sequence[StudyResult]) -> list[Chapter]:

@@ -47,7 +47,7 @@ def grid(result: StudyResult) -> Table:
     study = result.study
     groups = tuple((place_text(at), tuple(_row(result, name, at) for name in result.labels)) for at in study.others)
     head = ("", *(short(value) for value in study.along))
-    return Table(head, groups, f"Across: {axis_label(study.x or '')}. {_reading(result)}")
+    return Table(head, groups, f"Across: {axis_label(study.x or '')}.")
 
 
 def _row(result: StudyResult, name: str, at: At) -> tuple[TableCell, ...]:
@@ -115,20 +115,6 @@ def _sign(result: StudyResult, cell: Cell) -> str:
     return SIGNS[cell.verdict] if cell.seeds > 1 else ""
 
 
-def _reading(result: StudyResult) -> str:
-    """Return the legend of the signs."""
-    reference = result.labels[result.study.reference]
-    if not result.same_data:
-        return "Results on different data sets or labels are not ranked."
-    if result.study.seeds < 2:
-        return "The best of each column is marked. A single seed, so no tests."
-    return (
-        f"Mean over {result.study.seeds} seeds, ± half of its 95 % interval; the best of each column is marked. "
-        f"▲ better and ▼ worse than {reference}, ≈ not significant: by the 95 % interval of the difference, "
-        "paired over seeds."
-    )
-
-
 def complete_axis(result: StudyResult) -> Table | None:
     """Return the table over the complete axis: area under the curve, rank, certificates."""
     groups = []
@@ -158,7 +144,7 @@ def complete_axis(result: StudyResult) -> Table | None:
         f"Area under the curve: the mean along the logarithm of {axis_label(result.study.x or '')}. Ranks are "
         "means over its values and seeds (1 is best); relative gaps are geometric means."
     )
-    return Table(head, comparable, f"{note} {_reading(result)}")
+    return Table(head, comparable, note)
 
 
 def across(results: Sequence[StudyResult]) -> Table | None:
@@ -193,7 +179,7 @@ def ranking(result: StudyResult, at: At) -> Table:
     rows = tuple(_ranked(result, cells[name], at, bounds) for name in order)
     metric, reference = metric_name(result.study.metric), result.labels[result.study.reference]
     head = ("", metric, "", f"against {reference}", "worst task", "spread of tasks", "rounds")
-    return Table(head, (("", rows),), _reading(result))
+    return Table(head, (("", rows),))
 
 
 def _bounds(cells: Sequence[Cell]) -> tuple[float, float]:
@@ -337,7 +323,7 @@ def differences(result: StudyResult) -> Table | None:
     name, reference = metric_name(result.study.metric), result.labels[result.study.reference]
     pair = (f"{name} of {reference}", name) if result.study.sign < 0 else (name, f"{name} of {reference}")
     note = f"{pair[0][:1].upper()}{pair[0][1:]} minus {pair[1]}, paired over seeds; positive is better."
-    return Table(("", "difference, 95 % interval", "verdict"), tuple(groups), note)
+    return Table(("", "difference", "verdict"), tuple(groups), note)
 
 
 def _difference(difference: float, half: float | None) -> str:

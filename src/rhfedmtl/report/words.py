@@ -136,12 +136,28 @@ def settings(result: StudyResult) -> dict[str, str]:
         "prices": _prices(configuration.cost, axes),
         "budget": ", ".join(f"{k} {short(v)}" for k, v in configuration.budget.items() if f"budget.{k}" not in axes),
         "faults": configuration.faults,
-        "seeds": f"{result.study.seeds}; intervals are 95 % (Student's t over seeds)"
-        if result.study.seeds > 1
-        else "one",
+        "seeds": str(result.study.seeds),
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
     }
     return {name: text for name, text in facts.items() if text}
+
+
+def reading(result: StudyResult) -> str:
+    """Return the meaning of the marks in the tables of a study."""
+    if not result.same_data:
+        return "Results on different data sets or labels are not ranked."
+    if result.study.seeds > 1:
+        return (
+            f"Means over {result.study.seeds} seeds. ▲ better and ▼ worse than {result.labels[result.study.reference]}."
+        )
+    return "The best method is marked. A single seed, so no tests." if len(result.labels) > 1 else ""
+
+
+READING = (
+    "± is half of the 95 % interval of a mean over seeds (Student's t), and bands in charts are this interval. ▲ and ▼ "
+    "are tests by the interval of the difference, paired over seeds; ≈ is not significant. The best method is marked."
+)
+"""Explanation of intervals, once in a page."""
 
 
 def _data(record: Record, axes: Mapping[str, Any]) -> str:
