@@ -91,6 +91,28 @@ def test_a_redrawn_chart_answers_as_before(opened: Open) -> None:
     assert "HFedMTL" not in page.locator(".tip").inner_text()
 
 
+def test_a_redrawn_accuracy_spans_ten_points(browser: Any, page_file: Path, tmp_path: Path) -> None:
+    """A choice keeps the rule for the axis of an accuracy, here for values within a tenth of a point."""
+
+    def squeezed(menu: re.Match[str]) -> str:
+        facts = json.loads(menu[1])
+        for run in facts["runs"]:
+            run[5][0] = [[0.95 + 0.001 * value for value in row] for row in run[5][0]]
+        return f'class="choices">{json.dumps(facts)}</script>'
+
+    text = re.sub(r'class="choices">(.*?)</script>', squeezed, page_file.read_text(encoding="utf-8"))
+    (tmp_path / "close.html").write_text(text, encoding="utf-8")
+    page = browser.new_page()
+    page.goto((tmp_path / "close.html").as_uri())
+    _unfold(page)
+    page.locator("#faulty-choose-seed").select_option("1")
+    figure = page.locator("#faulty-along figure").first
+    ticks = [float(text) for text in figure.locator('.tick[text-anchor="end"]').all_text_contents()]
+    heights = figure.locator("line.rule").evaluate_all("lines => lines.map((line) => Number(line.getAttribute('y1')))")
+    assert 320 * (ticks[-1] - ticks[0]) / (heights[0] - heights[-1]) == pytest.approx(0.1)
+    page.close()
+
+
 def test_a_gap_has_a_log_scale_and_no_tasks(opened: Open) -> None:
     """The certified gap is one of the problem: a task cannot be chosen for it."""
     page = _open(opened)

@@ -77,7 +77,12 @@ def _metrics(result: StudyResult, records: list[Record]) -> list[dict[str, Any]]
     names = sorted(measured, key=lambda name: (name != result.study.metric, name))
     axes = [(name, metric_axis(name)) for name in names]
     entries: list[dict[str, Any]] = [
-        {"key": name, "name": axis.label, "ceiling": None if np.isinf(axis.ceiling) else axis.ceiling}
+        {
+            "key": name,
+            "name": axis.label,
+            "ceiling": None if np.isinf(axis.ceiling) else axis.ceiling,
+            "span": axis.span,
+        }
         for name, axis in axes
     ]
     return [*entries, {"key": along.RELATIVE_GAP, "name": GAP_AXIS, "log": True}]

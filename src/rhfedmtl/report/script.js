@@ -237,14 +237,16 @@
       high: ranked ? rows.map((row) => quantile(row, 0.75)) : y.map((v, i) => v + halves[i]),
     };
   };
-  const ends = (values, log, floor, ceiling) => {
+  const ends = (values, log, floor, ceiling, span = 0) => {
     const known = values.filter((v) => v !== null && Number.isFinite(v) && (!log || v > 0));
     let low = Math.min(...known), high = Math.max(...known);
     if (!known.length) return [log ? 1 : 0, log ? 10 : 1];
     if (log) return low === high ? [low / 2, high * 2] : [low, high];
     [low, high] = [Math.max(low, Math.min(floor, low)), Math.min(high, ceiling)];
     if (low === high) [low, high] = [low - (Math.abs(low) / 2 || 0.5), high + (Math.abs(high) / 2 || 0.5)];
-    return [low, high];
+    if (high - low >= span) return [low, high];
+    const middle = Math.min(Math.max((low + high) / 2, floor + span / 2), ceiling - span / 2);
+    return [middle - span / 2, middle + span / 2];
   };
   const rounded = (low, high, most, log) => {
     for (const marks of log ? [[1], [1, 3], [1, 2, 5], [1, 2, 3, 4, 6, 8]] : []) {
@@ -343,7 +345,7 @@
         series.push({ ...s, x: [left, right], y: [level, level] });
       }
       const m = facts.metrics[metric.selectedIndex];
-      const [low, high] = ends(series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]), m.log, 0, m.ceiling ?? Infinity);
+      const [low, high] = ends(series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]), m.log, 0, m.ceiling ?? Infinity, m.span);
       const chart = { x: { log: false, low: left, high: right, label: facts.x[at.place] }, y: { log: Boolean(m.log), low, high, label: m.name }, names: [], height: 320, series };
       write(chart, m, which);
       last(at, which);

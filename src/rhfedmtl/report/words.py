@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +29,8 @@ PRICES = {
 PRICES |= {"cloud": "server iteration", "cloud_round": "server iteration"}
 UNITS = {"bytes": "bytes"}
 GAP_AXIS = "relative duality gap (log scale)"
+LEAST_SPAN = 0.1
+"""An axis of accuracy spans at least 10 points."""
 LOG_RATIO = 30.0
 """An axis whose values span a larger factor has a log scale."""
 
@@ -40,8 +41,10 @@ def metric_name(metric: str) -> str:
 
 
 def metric_axis(metric: str) -> Axis:
-    """Return the axis of a metric: errors start at 0, other metrics lie between 0 and 1."""
-    return Axis(metric_name(metric), floor=0.0, ceiling=math.inf if metric == "rmse" else 1.0)
+    """Return the axis of a metric: errors are at least 0; other metrics lie between 0 and 1 and span 10 points."""
+    if metric == "rmse":
+        return Axis(metric_name(metric), floor=0.0)
+    return Axis(metric_name(metric), floor=0.0, ceiling=1.0, span=LEAST_SPAN)
 
 
 def unit(kind: str) -> str:
