@@ -492,7 +492,8 @@ def test_overlaid_runs_stand_for_themselves(tmp_path: Path) -> None:
     """Each has its own line in every chart, whatever they differ in, and the shortest name that tells it apart."""
     for more in (("energy=200",), ("energy=400",), ("energy=400", "--seed", "1"), ("energy=400",)):
         _runs(tmp_path, "--budget", *more)
-    found = folder.overlaid(lookup.readable(tmp_path)[0], tmp_path)
+    runs = lookup.readable(tmp_path)[0]
+    found = folder.overlaid([{name: run} for name, run in runs.items()], tmp_path)
     alone = {"energy 200, seed 0", "energy 400, seed 1"}
     twins = set(found.labels) - alone
     assert len(twins) == 2
@@ -512,7 +513,7 @@ def test_overlaid_runs_of_several_data_sets_are_not_ranked(tmp_path: Path) -> No
     known = lookup.readable(tmp_path)[0]
     first, *others = known
     known[first] = replace(known[first], data=replace(known[first].data, name="other"))
-    result = folder.overlaid(known, tmp_path)
+    result = folder.overlaid([{name: run} for name, run in known.items()], tmp_path)
     found = chapter(result, Styles())
     assert (found.findings, result.best({}), result.cell(result.study.reference, {}).against) == ((), None, None)
     (chart,) = (chart for chart in found.charts if chart.key == "balanced-accuracy-spent")
@@ -522,7 +523,7 @@ def test_overlaid_runs_of_several_data_sets_are_not_ranked(tmp_path: Path) -> No
     (along,) = (section.choices for section in found.sections if section.choices)
     assert along["tasks"] == []
     assert "not ranked" in found.reading
-    alike = folder.overlaid({name: known[name] for name in others}, tmp_path)
+    alike = folder.overlaid([{name: known[name]} for name in others], tmp_path)
     assert alike.best({}) is not None
 
 
