@@ -47,10 +47,10 @@ def _derived(result: StudyResult) -> list[str]:
 def _reached(result: StudyResult, cell: Cell) -> str:
     record = result.records(cell.variant, cell.at)[0]
     where = f"At {place_text(cell.at)}, " if cell.at else ""
-    reached = f"{result.labels[cell.variant]} reaches {metric_name(result.study.metric)} {_value(cell)}"
+    value = f"{metric_name(result.study.metric)} {spread(cell.mean or 0.0, cell.half)}"
     size = f" over {len(record.tasks)} tasks after {cell.rounds:g} rounds" if len(record.tasks) > 1 else ""
     ending = "" if record.result is None else f"; certificate: {record.result.certified}"
-    return f"{where}{reached}{size}{ending}."
+    return f"{where}{result.labels[cell.variant]} reaches {value}{size}{ending}."
 
 
 def _ahead(result: StudyResult) -> str:
@@ -62,7 +62,10 @@ def _ahead(result: StudyResult) -> str:
     movers = {variant.name for variant in result.study.variants if moves_data(variant.algorithm)}
     staying = [name for name in result.running if name not in movers]
     candidates = staying if len(staying) > 1 else result.running
-    leads = {name: _leads(result, name) for name in candidates}
+    leads = {
+        name: {rival: pair for rival in result.running if (pair := result.mean_difference(name, rival)) is not None}
+        for name in candidates
+    }
     nearest = {
         name: min((rival for rival in by_rival if rival in candidates), key=lambda rival: by_rival[rival][0])
         for name, by_rival in leads.items()
@@ -76,10 +79,12 @@ def _ahead(result: StudyResult) -> str:
     budgets = all(axis.startswith("budget.") for axis in result.study.axes)
     places = len(result.places)
     means = f" on average over {places} {'budgets' if budgets else 'settings'}" if places > 1 else ""
-    pairs = (
-        "a single seed, so no interval" if half is None else f"95 % interval, paired over {result.study.seeds} seeds"
-    )
-    margin = f"by {_margin(result, lead, half)}{means} ({pairs})"
+    n_seeds = result.study.seeds
+    pairs = "a single seed, so no interval" if half is None else f"95 % interval, paired over {n_seeds} seeds"
+    metric = metric_name(result.study.metric)
+    times, form, unit = (1.0, ".3g", metric) if metric == "RMSE" else (100.0, ".1f", f"points of {metric}")
+    interval = "" if half is None else f" ± {times * half:{form}}"
+    margin = f"by {times * lead:{form}}{interval} {unit}{means} ({pairs})"
     among = " of the methods that keep data in place" if movers - set(candidates) else ""
     if half is None or lead > half:
         text = f"{first} is ahead of {second}, the next best{among}, {margin}"
@@ -95,12 +100,6 @@ def _ahead(result: StudyResult) -> str:
     hidden = len(exceptions[MOST_EXCEPTIONS:])
     rest = [f"{hidden} more are level or ahead somewhere"] if hidden else []
     return f"{'; '.join([text, *exceptions[:MOST_EXCEPTIONS], *rest])}."
-
-
-def _leads(result: StudyResult, name: str) -> dict[str, tuple[float, float | None]]:
-    """Return the mean lead of a method over every other method."""
-    leads = {rival: result.mean_difference(name, rival) for rival in result.running}
-    return {rival: lead for rival, lead in leads.items() if lead is not None}
 
 
 def _standing(result: StudyResult, leader: str, name: str, at: At) -> str:
@@ -122,18 +121,6 @@ def _where(where: Sequence[At], places: int, everywhere: str) -> str:
     return f" at {len(where)} of {places} settings"
 
 
-def _margin(result: StudyResult, lead: float, half: float | None) -> str:
-    """Return a lead with half of its interval: points of a share, or a difference of errors."""
-    name = metric_name(result.study.metric)
-    times, form, unit = (1.0, ".3g", name) if result.study.metric == "rmse" else (100.0, ".1f", f"points of {name}")
-    interval = "" if half is None else f" ± {times * half:{form}}"
-    return f"{times * lead:{form}}{interval} {unit}"
-
-
-def _value(cell: Cell) -> str:
-    return spread(cell.mean or 0.0, cell.half)
-
-
 def _extremes(result: StudyResult, at: At, x: str) -> str:
     study = result.study
     other_axes = {axis: value for axis, value in at.items() if axis != x}
@@ -142,6 +129,8 @@ def _extremes(result: StudyResult, at: At, x: str) -> str:
         return ""
     ordered = sorted(cells, key=lambda c: -study.sign * (c.mean or 0.0))
     where = f"At {place_text(other_axes)}, " if other_axes else ""
-    best, worst = (f"at {place_text({x: c.at[x]})} ({_value(c)})" for c in (ordered[0], ordered[-1]))
+    best, worst = (
+        f"at {place_text({x: c.at[x]})} ({spread(c.mean or 0.0, c.half)})" for c in (ordered[0], ordered[-1])
+    )
     name, metric = result.labels[study.reference], metric_name(study.metric)
     return f"{where}{name} has its best {metric} {best}, and its worst {worst}."

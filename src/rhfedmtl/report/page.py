@@ -198,9 +198,7 @@ def _table(table: Table) -> str:
     note = f'<p class="text">{escape(table.note)}</p>' if table.note else ""
     columns = zip(*(row for _, rows in table.groups for row in rows), strict=True)
     words = [i for i, column in enumerate(columns) if i and all(_is_text(entry) for entry in column)]
-    kind = " ".join(
-        name for name, holds in (("numbers", True), ("signed", signed), ("stack", len(table.head) > FITTING)) if holds
-    )
+    kind = f"numbers{' signed' if signed else ''}{' stack' if len(table.head) > FITTING else ''}"
     return note + _scrolling(table.head, body, kind, words)
 
 
@@ -238,12 +236,6 @@ def _is_text(entry: TableCell) -> bool:
 
 
 def _entry(entry: TableCell) -> str:
-    if entry.strip is not None:
-        low, mean, high = (100.0 * share for share in entry.strip)
-        return (
-            f'<svg class="strip" aria-hidden="true"><line x1="{low:.1f}%" x2="{high:.1f}%" y1="50%" y2="50%"/>'
-            f'<circle cx="{mean:.1f}%" cy="50%" r="3.5"/></svg>'
-        )
     text = f"<b>{escape(entry.text)}</b>" if entry.best else escape(entry.text)
     sign = f'<span class="sign">{entry.sign}</span>' if entry.sign else ""
     note = "".join(f"<small>{escape(line)}</small>" for line in entry.note.splitlines())

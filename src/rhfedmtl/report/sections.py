@@ -87,7 +87,7 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
         charts = tuple(views.values(result, styles))
         yield Section("values", charts[0].title if charts else "", charts=charts, folded=False)
         yield Section("table", "All cells", table=tables.grid(result), folded=False)
-        yield Section("overall", "Complete axis", table=tables.complete_axis(result), folded=False)
+        yield Section("overall", "All budgets together", table=tables.complete_axis(result), folded=False)
     else:
         at = focus(result)
         runs = result.records(result.study.reference, at)

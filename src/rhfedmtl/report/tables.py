@@ -30,7 +30,6 @@ class TableCell:
     note: str = ""
     sign: str = ""
     best: bool = False
-    strip: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _sign(result: StudyResult, cell: Cell) -> str:
 
 
 def complete_axis(result: StudyResult) -> Table | None:
-    """Return the table over the complete axis: area under the curve, rank, certificates."""
+    """Return the table over all budgets: area under the curve, rank, certificates."""
     groups = []
     for at in result.study.others:
         rows = overall(result, at)
@@ -174,33 +173,23 @@ def ranking(result: StudyResult, at: At) -> Table:
     """Return variants at a place: metric, difference to the reference, worst task, spread between tasks, rounds."""
     names = list(result.labels)
     cells = {name: result.cell(name, at) for name in names}
-    bounds = _bounds([c for c in cells.values() if c.mean is not None])
     order = sorted(names, key=lambda n: (cells[n].mean is None, -result.study.sign * (cells[n].mean or 0.0)))
-    rows = tuple(_ranked(result, cells[name], at, bounds) for name in order)
+    rows = tuple(_ranked(result, cells[name], at) for name in order)
     metric, reference = metric_name(result.study.metric), result.labels[result.study.reference]
-    head = ("", metric, "", f"against {reference}", "worst task", "spread of tasks", "rounds")
+    head = ("", metric, f"against {reference}", "worst task", "spread of tasks", "rounds")
     return Table(head, (("", rows),))
 
 
-def _bounds(cells: Sequence[Cell]) -> tuple[float, float]:
-    low = min((c.mean - (c.half or 0.0) for c in cells if c.mean is not None), default=0.0)
-    high = max((c.mean + (c.half or 0.0) for c in cells if c.mean is not None), default=1.0)
-    return low, high if high > low else low + 1.0
-
-
-def _ranked(result: StudyResult, cell: Cell, at: At, bounds: tuple[float, float]) -> tuple[TableCell, ...]:
+def _ranked(result: StudyResult, cell: Cell, at: At) -> tuple[TableCell, ...]:
     name = _method_name(result, cell.variant)
     if cell.mean is None:
-        return (name, _nothing(result, cell), *(TableCell("") for _ in range(5)))
-    (low, high), half = bounds, cell.half or 0.0
-    strip = tuple((v - low) / (high - low) for v in (cell.mean - half, cell.mean, cell.mean + half))
+        return (name, _nothing(result, cell), *(TableCell("") for _ in range(4)))
     many = result.records(cell.variant, at)
     by_task = along.by_task(many, result.study.metric)
     tasks = many[0].tasks if many and along.same_tasks(many) else []
     return (
         name,
         TableCell(spread(cell.mean, cell.half), best=result.best(at) == cell.variant),
-        TableCell("", strip=strip),  # type: ignore[arg-type]
         _against(result, cell),
         *_of_tasks(by_task, tasks, result.study.metric),
         TableCell(f"{cell.rounds:.0f}"),
