@@ -142,7 +142,7 @@ def test_seeds_of_a_configuration_have_a_line(tmp_path: Path) -> None:
     assert sum(row.rounds_by_solver.values()) == sum(result.rounds for result in results)
     assert rows["energy=400"].members == ()
     with served(tmp_path) as page:
-        text = unescape(page.get("/")[1])
+        text = unescape(page.get("/")[1]).replace("\u00a0", " ")
         assert f"{mean:.3f} ± {half:.3f}" in text
         assert row.solver in text
         (single,) = re.findall(r'<a href="(/[^"]+)">3 runs</a><small>0 to 2</small>', text)

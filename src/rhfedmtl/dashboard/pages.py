@@ -15,7 +15,7 @@ from rhfedmtl.planning.words import percent
 from rhfedmtl.report import svg
 from rhfedmtl.report.charts import Styles, short
 from rhfedmtl.report.folder import gather, overlaid
-from rhfedmtl.report.page import chapter_html, commands_html
+from rhfedmtl.report.page import chapter_html, commands_html, unbroken
 from rhfedmtl.report.sections import chapter
 from rhfedmtl.report.words import metric_name
 from rhfedmtl.roles.words import LEAST_GAP_SHOWN
@@ -199,7 +199,7 @@ def _row(row: Row, shared: str, titles: Mapping[str, str]) -> str:
         "budget": escape(row.budget),
         "lambda2": _span(row.lambda2),
         "local_steps": _span(row.local_steps),
-        "solver": escape(row.solver),
+        "solver": unbroken(row.solver),
         "rounds": "" if row.rounds is None else f"{row.rounds:,}",
         "spent": spent,
         "changed": row.when,

@@ -76,9 +76,8 @@ def _ahead(result: StudyResult) -> str:
     leader = max(nearest, key=lambda name: leads[name][nearest[name]][0])
     labels = {name: result.labels[name] + (", which moves data," if name in movers else "") for name in result.running}
     (lead, half), first, second = leads[leader][nearest[leader]], labels[leader], labels[nearest[leader]]
-    budgets = all(axis.startswith("budget.") for axis in result.study.axes)
     places = len(result.places)
-    means = f" on average over {places} {'budgets' if budgets else 'settings'}" if places > 1 else ""
+    means = f" on average over {places} {_axis_words(result)}" if places > 1 else ""
     n_seeds = result.study.seeds
     pairs = "a single seed, so no interval" if half is None else f"95 % interval, paired over {n_seeds} seeds"
     metric = metric_name(result.study.metric)
@@ -90,35 +89,38 @@ def _ahead(result: StudyResult) -> str:
         text = f"{first} is ahead of {second}, the next best{among}, {margin}"
     else:
         text = f"No method{among} is significantly ahead: {first} leads {second} {margin}"
-    exceptions = []
-    for name in leads[leader]:
-        for verdict, words in (("worse", "is ahead of it"), (EVEN, "is level with it")):
-            where = [at for at in result.places if _standing(result, leader, name, at) == verdict]
-            if where and not (name == nearest[leader] and places == 1):
-                text_where = _where(where, places, "at every budget" if budgets else "everywhere")
-                exceptions.append(f"{labels[name]} {words}{text_where}")
+    others = [name for name in leads[leader] if places > 1 or name != nearest[leader]]
+    exceptions = [f"{labels[name]} is {words}" for name in others if (words := _standing(result, leader, name))]
     hidden = len(exceptions[MOST_EXCEPTIONS:])
     rest = [f"{hidden} more are level or ahead somewhere"] if hidden else []
     return f"{'; '.join([text, *exceptions[:MOST_EXCEPTIONS], *rest])}."
 
 
-def _standing(result: StudyResult, leader: str, name: str, at: At) -> str:
-    """Return the verdict on the leader against another method; with a single seed, the sign decides."""
-    difference = result.difference(leader, at, name)
-    if difference is None:
-        missing = result.values(leader, at) is None and result.values(name, at) is not None
-        return "worse" if missing else ""
-    return judged(difference) or ("worse" if difference[0] < 0.0 else "")
+def _standing(result: StudyResult, leader: str, name: str) -> str:
+    """Return where another method is ahead of the leader or level with it; with a single seed, the sign decides."""
+    ahead, level = list[At](), list[At]()
+    for at in result.places:
+        difference = result.difference(leader, at, name)
+        if difference is None:
+            if result.values(leader, at) is None and result.values(name, at) is not None:
+                ahead.append(at)
+        elif judged(difference) == EVEN:
+            level.append(at)
+        elif difference[0] < 0.0:
+            ahead.append(at)
+    parts = (("ahead of it", ahead), ("level with it", level))
+    return " and ".join(f"{words}{_where(result, where)}" for words, where in parts if where)
 
 
-def _where(where: Sequence[At], places: int, everywhere: str) -> str:
-    if places == 1:
-        return ""
-    if len(where) == places:
-        return f" {everywhere}"
-    if len(where) <= MOST_PLACES:
-        return f" at {' and at '.join(place_text(at) for at in where)}"
-    return f" at {len(where)} of {places} settings"
+def _where(result: StudyResult, where: Sequence[At]) -> str:
+    places = len(result.places)
+    if len(where) > MOST_PLACES or len(where) == places:
+        return "" if places == 1 else f" at {len(where)} of {places} {_axis_words(result)}"
+    return f" at {' and at '.join(place_text(at) for at in where)}"
+
+
+def _axis_words(result: StudyResult) -> str:
+    return "budgets" if all(axis.startswith("budget.") for axis in result.study.axes) else "settings"
 
 
 def _extremes(result: StudyResult, at: At, x: str) -> str:

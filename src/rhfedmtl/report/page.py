@@ -39,7 +39,7 @@ def page(chapters: Sequence[Chapter], *, title: str, made: str) -> str:
     # Show the finding of the first chapter in large type, and below it each chapter with its finding.
     first = chapters[0]
     link = f'<a href="#{escape(first.name)}">{escape(first.title)}</a>'
-    lead = "".join(f'<p class="lead">{escape(text)}</p><p class="from">{link}</p>' for text in first.findings[:1])
+    lead = "".join(f'<p class="lead">{unbroken(text)}</p><p class="from">{link}</p>' for text in first.findings[:1])
     rows = "".join(
         f'<li><a href="#{escape(c.name)}">{escape(c.title)}</a><span>{escape(" ".join(c.findings[:1]))}</span></li>'
         for c in chapters[1 if lead else 0 :]
@@ -112,12 +112,17 @@ def _findings(chapter: Chapter) -> str:
     folded = (
         f'<details class="more"><summary>{count} more</summary><ul class="also">{rest}</ul></details>' if rest else ""
     )
-    lead = f'<p class="finding{" odds" if contradicts(first) else ""}">{escape(first)}</p>'
+    lead = f'<p class="finding{" odds" if contradicts(first) else ""}">{unbroken(first)}</p>'
     return lead + (f'<ul class="also">{visible_items}</ul>' if visible_items else "") + folded
 
 
 def _item(text: str) -> str:
-    return f'<li class="odds">{escape(text)}</li>' if contradicts(text) else f"<li>{escape(text)}</li>"
+    return f'<li class="odds">{unbroken(text)}</li>' if contradicts(text) else f"<li>{unbroken(text)}</li>"
+
+
+def unbroken(text: str) -> str:
+    """Return text as HTML in which no line ends before ± or %."""
+    return escape(text).replace(" ±", "\u00a0±").replace("± ", "±\u00a0").replace(" %", "\u00a0%")
 
 
 def _settings(chapter: Chapter, level: int, *, folded: bool) -> str:
@@ -236,7 +241,7 @@ def _is_text(entry: TableCell) -> bool:
 
 
 def _entry(entry: TableCell) -> str:
-    text = f"<b>{escape(entry.text)}</b>" if entry.best else escape(entry.text)
+    text = f"<b>{unbroken(entry.text)}</b>" if entry.best else unbroken(entry.text)
     sign = f'<span class="sign">{entry.sign}</span>' if entry.sign else ""
     note = "".join(f"<small>{escape(line)}</small>" for line in entry.note.splitlines())
     return f"{text}{sign}{note}"
