@@ -137,7 +137,7 @@ def main(asked: list[str]) -> None:
         if not asked or "report" in asked:
             command("report", str(out / "methods"), "--no-figures")
             for theme in ("light", "dark"):
-                shoot(page_of((out / "methods" / "report.html").as_uri(), theme), "report", theme, 900)
+                shoot(page_of((out / "methods" / "report.html").as_uri(), theme), "report", theme, 1200)
         if not asked or "network" in asked:
             net = Path(folder) / "factory"
             with network(net), served(net) as live:

@@ -151,14 +151,14 @@ def reading(result: StudyResult) -> str:
         return "Results on different data sets or labels are not ranked."
     if result.study.seeds > 1:
         return (
-            f"Means over {result.study.seeds} seeds. ▲ better and ▼ worse than {result.labels[result.study.reference]}."
+            f"Means over {result.study.seeds} seeds; ▲, ▼ and ≈ compare with {result.labels[result.study.reference]}."
         )
     return "The best method is marked. A single seed, so no tests." if len(result.labels) > 1 else ""
 
 
 READING = (
-    "± is half of the 95 % interval of a mean over seeds (Student's t), and bands in charts are this interval. ▲ and ▼ "
-    "are tests by the interval of the difference, paired over seeds; ≈ is not significant. The best method is marked."
+    "± is half of the 95 % interval of a mean over seeds (Student's t), and bands in charts are this interval. ▲ is "
+    "better, ▼ worse and ≈ not significant, by the interval of the difference, paired over seeds. The best is marked."
 )
 """Explanation of intervals, once in a page."""
 
