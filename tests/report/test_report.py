@@ -615,6 +615,9 @@ def test_methods_show_their_work_and_who_moves_data(tmp_path: Path) -> None:
         assert table is not None
         marked = {row[0].text for _, group in table.groups for row in group if "moves data" in row[0].note}
         assert marked - {"pooled"} == {"mocha"}
+    table = tables.across([result, StudyResult(replace(result.study, name="again"), result.folder)])
+    assert table is not None
+    assert [name for name in table.head if "moves data" in name] == ["mocha (moves data)"]
 
 
 def test_command_prints_where_the_report_is(results: Path, tmp_path: Path) -> None:

@@ -166,7 +166,9 @@ def across(results: Sequence[StudyResult]) -> Table | None:
     ranks = [float(np.mean([by_variant[name].rank for _, _, by_variant in rows])) for name in shared]
     last = (TableCell("mean rank"), *(TableCell(f"{rank:.1f}", best=rank == min(ranks)) for rank in ranks))
     note = "Area under the curve of each study, divided by the width of its log axis; the best of each row is marked."
-    return Table(("", *shared), (("", (*body, last)),), note)
+    movers = {v.name for result in results for v in result.study.variants if moves_data(v.algorithm)}
+    head = ("", *(f"{name} (moves data)" if name in movers else name for name in shared))
+    return Table(head, (("", (*body, last)),), note)
 
 
 def ranking(result: StudyResult, at: At) -> Table:
