@@ -42,19 +42,17 @@ def command(*words: str) -> None:
 
 def runs(out: Path) -> None:
     """A sweep, single runs of which one was interrupted, a sweep under way, and a pilot."""
-    methods = ["--algorithms", "rhfedmtl,hfedmtl,fedavg", "--budgets", "800,1600,3200", "--seeds", "5"]
-    command("compare", "--data", "watch", "--grouped", *methods, "--out", str(out / "methods"))
+    data = ["--data", "watch", "--terminals", "5", "--samples-per-task", "40", "--test-rest"]
+    methods = ["--algorithms", "rhfedmtl,hfedmtl,fedavg,mocha,local", "--budgets", "300,600,1200,2400", "--seeds", "5"]
+    command("compare", *data, *methods, "--out", str(out / "methods"))
     for seed in range(2):
-        command(
-            "train", "--data", "watch", "--grouped", "--budget", "energy=3200", "--seed", str(seed), "--out", str(out)
-        )
+        command("train", *data, "--budget", "energy=2400", "--seed", str(seed), "--out", str(out))
     run = session.begin(RunConfig(budget=("energy=1400",)), Execution(threads=1), out)
     run.run()
     going = {"done": 12, "total": 40, "pid": os.getpid()}
     (out / "drop-outs" / "runs").mkdir(parents=True)
     (out / "drop-outs" / "runs" / progress.SWEEP).write_text(json.dumps(going))
-    words = ["--data", "watch", "--grouped", "--budget", "energy=1400", "--pilot", str(out / "watch.pilot")]
-    command("plan", *words)
+    command("plan", *data, "--budget", "energy=1400", "--pilot", str(out / "watch.pilot"))
 
 
 @contextmanager
@@ -83,16 +81,16 @@ def network(place: Path) -> Iterator[None]:
 def shoot(page: Any, name: str, theme: str, height: int) -> None:
     """One picture, in few colours."""
     path = FIGURES / f"{name}_{theme}.png"
-    page.screenshot(path=path, clip={"x": 0, "y": 0, "width": 1280, "height": height})
+    page.screenshot(path=path, clip={"x": 0, "y": 0, "width": page.viewport_size["width"], "height": height})
     with Image.open(path) as image:
-        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        small = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
 
 
 def overlaid(page: Any) -> None:
-    """Choose three methods of a sweep, and lay their runs over each other."""
-    page.fill("#q", "sweep=methods seed=0 energy=3200")
-    wait_for(lambda: page.locator("tbody tr").count() == 3)
+    """Choose the methods of a sweep at a budget, and draw the means of their seeds in the same charts."""
+    page.fill("#q", "sweep=methods energy=2400")
+    wait_for(lambda: page.locator("tbody tr").count() == 5)
     for box in page.locator("tbody input").all():
         box.check()
     page.click(".go")
@@ -107,12 +105,15 @@ def opened(page: Any) -> None:
     page.wait_for_selector("figure")
 
 
+WHATIF = "/whatif?pilot=watch&energy=5000&dropout=0.1"
 VIEWS = {
-    "runs": ("/", 560, lambda page: page.wait_for_selector(".sweeps")),
+    "runs": ("/", 900, lambda page: page.wait_for_selector(".sweeps")),
     "run": ("/", 1400, opened),
     "overlay": ("/", 1400, overlaid),
-    "whatif": ("/whatif?pilot=watch&energy=5000&dropout=0.1", 1330, lambda page: page.wait_for_selector("figure")),
+    "whatif": (WHATIF, 1360, lambda page: page.wait_for_selector("figure")),
+    "phone": ("/", 844, lambda page: page.wait_for_selector(".sweeps")),
 }
+WIDTHS = {"phone": 390}
 
 
 def main(asked: list[str]) -> None:
@@ -122,21 +123,21 @@ def main(asked: list[str]) -> None:
         runs(out)
         browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
 
-        def page_of(address: str, theme: str) -> Any:
-            page = browser.new_page(viewport={"width": 1280, "height": 1800}, color_scheme=theme)
+        def page_of(address: str, theme: str, width: int = 1280) -> Any:
+            page = browser.new_page(viewport={"width": width, "height": 1800}, color_scheme=theme)
             page.goto(address)
             return page
 
         with served(out) as live:
             for name, (path, height, act) in VIEWS.items():
                 for theme in ("light", "dark") if not asked or name in asked else ():
-                    page = page_of(live.address(path), theme)
+                    page = page_of(live.address(path), theme, WIDTHS.get(name, 1280))
                     act(page)
                     shoot(page, f"dashboard_{name}", theme, height)
         if not asked or "report" in asked:
             command("report", str(out / "methods"), "--no-figures")
             for theme in ("light", "dark"):
-                shoot(page_of((out / "methods" / "report.html").as_uri(), theme), "report", theme, 900)
+                shoot(page_of((out / "methods" / "report.html").as_uri(), theme), "report", theme, 1200)
         if not asked or "network" in asked:
             net = Path(folder) / "factory"
             with network(net), served(net) as live:

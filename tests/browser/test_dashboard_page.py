@@ -97,7 +97,7 @@ def test_nothing_sticks_out(opened: Open, folder: Path, view: str, width: int) -
 
 def test_keys_alone_sort_choose_and_overlay(opened: Open) -> None:
     """Without a pointer: Tab goes from the top to the table, Enter sorts, Space chooses, Enter lays runs over."""
-    page = opened()
+    page = opened("/?single=1")
 
     def tab_to(selector: str) -> None:
         for _ in range(60):
@@ -132,6 +132,9 @@ def test_the_token_leaves_the_address(opened: Open) -> None:
 def test_filter_sort_and_overlay(opened: Open) -> None:
     """Typing narrows the table and stays in its field; a heading sorts; chosen runs share charts; keys walk along."""
     page = opened()
+    assert page.locator("tbody tr").count() == 1, "the seeds of a configuration share a line"
+    page.check("#single")
+    wait_for(lambda: page.locator("tbody tr").count() == 3)
     page.fill("#q", "seed=1")
     wait_for(lambda: page.locator("tbody tr").count() == 1)
     assert page.evaluate("document.activeElement.id") == "q"
@@ -150,14 +153,49 @@ def test_filter_sort_and_overlay(opened: Open) -> None:
     page.wait_for_selector(".tip:not([hidden])")
 
 
+SIDEWAYS = """() => [...document.querySelectorAll(".scroll")]
+    .filter((box) => !box.closest("details.data") && box.scrollWidth > box.clientWidth).length"""
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_results_fit_on_a_phone(opened: Open, folder: Path, view: str) -> None:
+    """Tables of results do not scroll sideways, with seeds together or apart; their headings still sort."""
+    page = opened(path_of(view, folder), 390)
+    assert page.evaluate(SIDEWAYS) == 0
+    if view == "runs":
+        page.check("#single")
+        wait_for(lambda: page.locator("tbody tr").count() == 3)
+        assert page.evaluate(SIDEWAYS) == 0
+        page.click("#by-seed")
+        page.wait_for_selector('th[aria-sort="descending"] #by-seed')
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_answer_is_above_the_sliders(opened: Open, width: int) -> None:
+    """The answer stays in sight on a phone while a slider moves."""
+    page = opened("/whatif", width)
+    bottom = page.locator("#answer").bounding_box()
+    assert bottom["y"] + bottom["height"] <= page.locator("form.whatif").bounding_box()["y"]
+    before = page.inner_text("#answer .finding")
+    slider = page.locator("#energy_round-slider")
+    slider.focus()
+    page.keyboard.press("End")
+    wait_for(lambda: page.inner_text("#answer .finding") != before)
+    assert page.locator("#plan .facts").is_visible() or "odds" in page.inner_html("#answer")
+    if width == 390:
+        page.locator("#delta").scroll_into_view_if_needed()
+        place = page.locator("#answer .finding").bounding_box()
+        assert 0.0 <= place["y"] < 60.0
+
+
 def test_sliders_answer(opened: Open) -> None:
     """Moving a slider moves its number, the plan and the command to copy."""
     page = opened("/whatif")
-    before = page.inner_text("#answer .command pre")
+    before = page.inner_text("#plan .command pre")
     page.locator("#energy-slider").focus()
     page.keyboard.press("End")
-    wait_for(lambda: page.inner_text("#answer .command pre") != before)
-    assert "--budget energy=100000000" in page.inner_text("#answer .command pre")
+    wait_for(lambda: page.inner_text("#plan .command pre") != before)
+    assert "--budget energy=100000000" in page.inner_text("#plan .command pre")
     assert page.input_value("#energy") == "100000000"
 
 

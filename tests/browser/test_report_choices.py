@@ -76,7 +76,7 @@ def test_a_redrawn_chart_answers_as_before(opened: Open) -> None:
     page = _open(opened)
     figure = page.locator(f"{ALONG} figure").first
     before = _rows(page, f"{ALONG} figure >> nth=0")
-    figure.locator(".key", has_text="HFedMTL").click()
+    page.locator("#grid > .legend .key", has_text="HFedMTL").click()
     budget = page.locator("#grid-choose select").nth(1)
     for value in ("100", "400"):  # there and back
         budget.select_option(value)
@@ -91,12 +91,34 @@ def test_a_redrawn_chart_answers_as_before(opened: Open) -> None:
     assert "HFedMTL" not in page.locator(".tip").inner_text()
 
 
+def test_a_redrawn_accuracy_spans_ten_points(browser: Any, page_file: Path, tmp_path: Path) -> None:
+    """A choice keeps the rule for the axis of an accuracy, here for values within a tenth of a point."""
+
+    def squeezed(menu: re.Match[str]) -> str:
+        facts = json.loads(menu[1])
+        for run in facts["runs"]:
+            run[5][0] = [[0.95 + 0.001 * value for value in row] for row in run[5][0]]
+        return f'class="choices">{json.dumps(facts)}</script>'
+
+    text = re.sub(r'class="choices">(.*?)</script>', squeezed, page_file.read_text(encoding="utf-8"))
+    (tmp_path / "close.html").write_text(text, encoding="utf-8")
+    page = browser.new_page()
+    page.goto((tmp_path / "close.html").as_uri())
+    _unfold(page)
+    page.locator("#faulty-choose-seed").select_option("1")
+    figure = page.locator("#faulty-along figure").first
+    ticks = [float(text) for text in figure.locator('.tick[text-anchor="end"]').all_text_contents()]
+    heights = figure.locator("line.rule").evaluate_all("lines => lines.map((line) => Number(line.getAttribute('y1')))")
+    assert 320 * (ticks[-1] - ticks[0]) / (heights[0] - heights[-1]) == pytest.approx(0.1)
+    page.close()
+
+
 def test_a_gap_has_a_log_scale_and_no_tasks(opened: Open) -> None:
     """The certified gap is one of the problem: a task cannot be chosen for it."""
     page = _open(opened)
-    page.locator("#grid-choose-metric").select_option("duality gap (log scale)")
+    page.locator("#grid-choose-metric").select_option("relative duality gap (log scale)")
     assert page.locator("#grid-choose-task").is_disabled()
-    assert page.locator(f"{ALONG} .y-label").first.inner_text() == "duality gap (log scale)"
+    assert page.locator(f"{ALONG} .y-label").first.inner_text() == "relative duality gap (log scale)"
     assert page.locator(f"{ALONG} figure").first.locator("path.line[d*=L]").first.get_attribute("d").count("L") > 1
 
 
@@ -115,6 +137,9 @@ def test_every_chart_can_be_saved(opened: Open, figure: str, tmp_path: Path) -> 
     labels = {node.text for node in drawn.iter("{http://www.w3.org/2000/svg}text")}
     shown = page.locator(f"{figure} .x-label, {figure} .heat-scale").first.inner_text().split(":")[0].split()
     assert any(shown[0] in (label or "") for label in labels)
+    if figure == "#grid-values-chart":
+        assert "HFedMTL" in labels, "a saved chart has the legend of the page"
+        assert page.locator(f"{figure} .legend").count() == 0
     alone = page.context.new_page()
     (tmp_path / "chart.svg").write_bytes(text)
     alone.goto((tmp_path / "chart.svg").as_uri())

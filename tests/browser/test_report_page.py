@@ -65,6 +65,15 @@ def test_nothing_is_cut_off(opened: Open, size: str, theme: str) -> None:
     assert beyond == []
 
 
+def test_tables_fit_on_a_phone(opened: Open) -> None:
+    """Tables of results do not scroll sideways; the values of a chart may."""
+    page = opened("phone")
+    _unfold(page)
+    tables = page.locator(".part > .scroll")
+    assert tables.count() > 5
+    assert tables.evaluate_all("boxes => boxes.filter((box) => box.scrollWidth > box.clientWidth).length") == 0
+
+
 def test_plots_have_the_data(opened: Open) -> None:
     """Every point of the main chart has its marker, lines have their points, bars and matrices their pieces."""
     page = opened()
@@ -142,7 +151,7 @@ def test_series_can_be_switched_off_and_on(opened: Open) -> None:
     """A click in the legend takes a series out of all panels, of the labels and of the box; another brings it back."""
     page = opened()
     figure = page.locator("#grid-values-chart")
-    key = figure.locator(".key", has_text="HFedMTL")
+    key = page.locator("#grid > .legend .key", has_text="HFedMTL")
     mine = figure.locator('.series[data-series="HFedMTL"] .line')
     assert [line.is_visible() for line in mine.all()] == [True, True]
     key.click()
@@ -150,7 +159,10 @@ def test_series_can_be_switched_off_and_on(opened: Open) -> None:
     assert [line.is_visible() for line in mine.all()] == [False, False]
     page.mouse.move(*_at(page, figure.locator(".plot").first, 0.99))
     assert "HFedMTL" not in page.locator(".tip").inner_text()
+    elsewhere = page.locator('#grid .series[data-series="HFedMTL"].off')
+    assert elsewhere.count() > 2, "the legend serves all charts of the study"
     key.click()
+    assert elsewhere.count() == 0
     assert [line.is_visible() for line in mine.all()] == [True, True]
 
 

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 from tests.dashboard.pages import Page, served
 from tests.waiting import wait_for
@@ -21,11 +23,12 @@ from typer.testing import CliRunner
 
 from rhfedmtl.cli.main import app
 from rhfedmtl.dashboard import network, whatif
-from rhfedmtl.dashboard.index import INTERRUPTED, RUNNING, Index, Row
+from rhfedmtl.dashboard.index import INTERRUPTED, RUNNING, Index, Row, grouped
 from rhfedmtl.dashboard.pages import RunQuery, one_run, runs
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.intervals import interval
 from rhfedmtl.plain import plain
 from rhfedmtl.runs import lookup, progress, session
 from rhfedmtl.runs.sweep import Store, sweep
@@ -92,27 +95,92 @@ def test_rules_for_browsers_are_strict(page: Page) -> None:
 
 def test_the_table_sorts_and_filters(page: Page) -> None:
     """Words narrow the table, columns sort it; a file that cannot be read has a line that says so."""
-    text = page.get("/")[1]
+    text = page.get("/?single=1")[1]
     assert text.count('class="state done"') == 2
     assert "unreadable" in text
     text = page.get("/?q=seed=1+done")[1]
-    assert text.count("<tr><td>") == 1
-    up, down = (re.findall(r'href="/run/([^"]+)"', page.get(f"/?q=done&sort={name}")[1]) for name in ("seed", "-seed"))
+    assert len(re.findall(r'<th scope="row">', text)) == 1
+    addresses = (f"/?q=done&single=1&sort={name}" for name in ("seed", "-seed"))
+    up, down = (re.findall(r'href="/run/([^"]+)"', page.get(address)[1]) for address in addresses)
     assert up == down[::-1]
     assert page.get("/?sort=nonsense&page=99999999999")[0] == 200
 
 
 def test_a_run_and_an_overlay_are_reports(page: Page) -> None:
     """A run shows its certificate, charts, bill and tasks by name; two of them share their charts."""
-    names = re.findall(r'href="/run/([^"]+rhfedmtl[^"]+)"', page.get("/")[1])
+    names = re.findall(r'href="/run/([^"]+rhfedmtl[^"]+)"', page.get("/?single=1")[1])
     text = page.get(f"/run/{names[0]}")[1]
-    for part in ("of the best possible", "Certified gap over spending", "Where the energy went", "task"):
+    for part in ("of the best possible", "Relative gap over spending", "Where the energy went", "task"):
         assert part in text
     text = page.get(f"/overlay?run={names[0]}&run={names[1]}")[1]
     assert "2 runs" in text
     assert "<figure" in text
     assert page.get("/run/none")[0] == 404
     assert page.get("/overlay")[0] == 200
+
+
+def test_seeds_of_a_configuration_have_a_line(tmp_path: Path) -> None:
+    """The line has their mean with an interval, λ2, H, solvers and the weakest certificate, and links to each seed."""
+    for seed in range(3):
+        _train(tmp_path, seed)
+    run = session.begin(RunConfig(budget=("energy=400",)), Execution(threads=1), tmp_path)
+    run.finish(run.run())
+    index = Index(tmp_path)
+    index.refresh()
+    records = [index.record(row.name) for row in index.rows if row.budget == "energy=600"]
+    results = [record.result for record in records if record.result]
+    rows = {row.budget: row for row in grouped(index.rows)}
+    row = rows["energy=600"]
+    assert len(rows) == 2
+    assert len(row.members) == 3
+    mean, half = interval(np.array([result.metrics["balanced_accuracy"] for result in results]))
+    assert (row.value, row.half) == (pytest.approx(mean), pytest.approx(half))
+    assert row.relative_gap == max(result.relative_gap or 0.0 for result in results)
+    steps = [H for result in results for H in result.local_steps]
+    assert row.local_steps == (min(steps), max(steps))
+    assert row.lambda2 == (records[0].weights["lambda2"],) * 2
+    assert sum(row.rounds_by_solver.values()) == sum(result.rounds for result in results)
+    assert rows["energy=400"].members == ()
+    with served(tmp_path) as page:
+        text = unescape(page.get("/")[1]).replace("\u00a0", " ")
+        assert f"{mean:.3f} ± {half:.3f}" in text
+        assert row.solver in text
+        (single,) = re.findall(r'<a href="(/[^"]+)">3 runs</a><small>0 to 2</small>', text)
+        assert len(re.findall(r'href="/run/', page.get(single)[1])) == 3
+        (overlay,) = re.findall(r'href="(/overlay[?]group=[^"]+)"', text)
+        text = page.get(overlay)[1]
+        assert "Means over 3 seeds" in text
+        assert text.count("95 % interval of a mean over seeds") == 1
+        two_lines = page.get(f"{overlay}&run={rows['energy=400'].name}")[1]
+        assert "4 runs" in two_lines
+        assert "energy 400" in two_lines
+
+
+def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
+    """The newest run of a seed has its place in the mean; older runs stay in the list."""
+    older, newer = (
+        Row(name, "done", at, seed=0, metric="accuracy", value=value, group="g")
+        for name, at, value in (("a", 1.0, 0.5), ("b", 2.0, 0.7))
+    )
+    second = replace(newer, name="c", seed=1, value=0.9)
+    (row,) = grouped([newer, older, second])
+    assert row.value == pytest.approx(0.8)
+    assert len(row.members) == 3
+
+
+def test_the_head_of_a_record_has_its_weights(tmp_path: Path) -> None:
+    """They are at the end of the file, behind the rounds; a record without them has an empty cell."""
+    path = _train(tmp_path) / "run.json"
+    record = json.loads(path.read_text())
+    weights = record.pop("weights")
+    record["rounds"]["padding"] = [0.0] * 20_000
+    path.write_text(json.dumps(record))
+    index = Index(tmp_path)
+    index.refresh()
+    assert [(row.state, row.lambda2) for row in index.rows] == [("done", None)]
+    path.write_text(json.dumps({**record, "weights": weights}) + "\n")
+    index.refresh()
+    assert [row.lambda2 for row in index.rows] == [(weights["lambda2"],) * 2]
 
 
 def test_names_are_text(tmp_path: Path) -> None:
@@ -164,7 +232,7 @@ def test_what_if_answers_as_plan_does(query: dict[str, str], folder: Path, pilot
     report, told = plain(whatif.plan_of(asked)), _answer(asked.command_line())
     assert {name: told[name] for name in report} == json.loads(json.dumps(report))
     assert (told["predicted_gap"] is None) == (asked.pilot is None)
-    assert asked.command_line() in unescape(whatif.answer(asked))
+    assert asked.command_line() in unescape("".join(whatif.answer(asked)))
 
 
 def test_what_if_refuses_in_words(page: Page, folder: Path, pilot: str) -> None:
@@ -202,8 +270,8 @@ def test_a_run_shows_the_weight_that_it_chose(tmp_path: Path) -> None:
     assert run.chosen.selection is not None
     assert run.chosen.selection.chosen == {"lambda2": 0.1}
     watch(None)  # type: ignore[arg-type]
-    assert "λ₁ = 0.001, λ₂ = 0.1 (chosen on 20 % held-out rows)" in pages[-1]
-    assert "λ₂ = 0.01" not in "".join(pages)
+    assert ">0.1<small>chosen on 20 % held-out rows</small></td>" in pages[-1]
+    assert ">0.01</td>" not in "".join(pages)
 
 
 def test_a_sweep_is_counted_while_it_goes_on(tmp_path: Path) -> None:
@@ -248,6 +316,7 @@ def test_a_run_is_seen_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     so_far = progress.load(path).record
     assert so_far.rounds is not None
     assert so_far.result is not None
+    assert so_far.result.rounds_by_solver == result.rounds_by_solver
     assert so_far.rounds.round == list(range(1, result.rounds + 1))
     assert so_far.result.gap == pytest.approx(told[-1], rel=1e-9)
     assert result.history[-1].gap <= told[-1]  # the last certificate of all comes when nobody watches any more
@@ -297,7 +366,7 @@ def test_changes_come_as_events(folder: Path) -> None:
         assert stream.readline() == b"retry: 1000\n"
         made = _train(folder, 7)
         wait_for(lambda: stream.readline() == b"event: changed\n")
-        assert wait_for(lambda: made.name in page.get("/")[1])
+        assert wait_for(lambda: made.name in page.get("/?single=1")[1])
 
 
 def test_a_folder_may_vanish_and_come_back(tmp_path: Path) -> None:
@@ -365,14 +434,14 @@ def test_files_of_others_are_not_served(page: Page) -> None:
 
 def test_a_large_budget_is_planned_to_the_last_digit_and_told_without_needless_ones(tmp_path: Path) -> None:
     """Above six digits it was rounded up; 0 % or 1.2e-10 % of what there is to gain says too much."""
-    told = whatif.answer(whatif.Scenario.of({"energy": "1234567"}, tmp_path))
+    told = "".join(whatif.answer(whatif.Scenario.of({"energy": "1234567"}, tmp_path)))
     assert "--budget energy=1234567" in told
     assert "Less than 0.01 % of the initial suboptimality" in told
 
 
 def test_what_is_said_of_a_private_plan_knows_of_the_noise(tmp_path: Path) -> None:
     asked = {"epsilon": "1", "terminals": "1500", "samples": "32000", "energy": "1e6"}
-    told = whatif.answer(whatif.Scenario.of(asked, tmp_path))
+    told = "".join(whatif.answer(whatif.Scenario.of(asked, tmp_path)))
     assert "points of accuracy.</p>" in told
     assert "the initial suboptimality" not in told
     assert "Remaining suboptimality over H" not in told

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.report import along, svg
 from rhfedmtl.report.charts import Axis, Bars, Heat, LineChart, Panels, Series, Style, Styles, short, thinned, ticks
+from rhfedmtl.report.words import metric_axis
 
 finite = st.floats(-1e6, 1e6)
 
@@ -72,6 +73,23 @@ def test_an_accuracy_axis_ends_at_one() -> None:
     assert band is not None
     heights = [float(y) for y in re.findall(r"[\d.]+ (-?[\d.]+)", band[1])]
     assert min(heights) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [
+        ([0.951, 0.954], (0.9, 1.0)),
+        ([0.601, 0.604], (0.5525, 0.6525)),
+        ([0.99, 1.0], (0.9, 1.0)),
+        ([0.7, 0.9], (0.7, 0.9)),
+    ],
+)
+def test_an_accuracy_axis_does_not_zoom_into_noise(values: list[float], limits: tuple[float, float]) -> None:
+    """It spans at least 10 points, between 0 and 1; values farther apart keep their limits."""
+    axis = metric_axis("balanced_accuracy").fitted(values)
+    assert (axis.low, axis.high) == pytest.approx(limits)
+    errors = metric_axis("rmse").fitted(values)
+    assert (errors.low, errors.high) == pytest.approx((values[0], values[1]))
 
 
 @given(st.lists(finite, min_size=1, max_size=6))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
+import statistics
+from dataclasses import dataclass, replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from tests.report import small_results
 from typer.testing import CliRunner
@@ -21,14 +23,16 @@ from rhfedmtl.algorithms.options import Options
 from rhfedmtl.cli.main import app
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.report import along, figures, folder, tables, views, words
+from rhfedmtl.report import along, figures, folder, tables, views
 from rhfedmtl.report.charts import Heat, LineChart, Styles
+from rhfedmtl.report.findings import findings
 from rhfedmtl.report.sections import chapter
+from rhfedmtl.report.tables import TableCell
 from rhfedmtl.runs import lookup
 from rhfedmtl.runs.records import Record, load
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies.planned import run_all, side_by_side
-from rhfedmtl.studies.study import StudyResult
+from rhfedmtl.studies.study import At, Point, Study, StudyResult, Variant
 from rhfedmtl.training.config import RunConfig
 
 VOID = {"meta", "link", "br", "img", "input", "line", "rect", "circle", "path", "use"}
@@ -125,7 +129,7 @@ def test_sections_of_the_issue_are_there(page: str) -> None:
         "Chosen work",
         "Task by task",
         "During the run",
-        "Certified gap over spending",
+        "Relative gap over spending",
         "Chosen H over rounds",
         "Where the energy went",
         "Where the time went",
@@ -138,6 +142,18 @@ def test_sections_of_the_issue_are_there(page: str) -> None:
         "K and cost over H, and the three budget cases",
     ):
         assert wanted in headings, wanted
+
+
+def test_a_study_has_a_legend_and_plus_minus_is_explained_once(page: str) -> None:
+    """Charts of methods have no legend of their own; a chart of tasks has, because its series are others."""
+    studies = page.split('<section class="study"')[1:]
+    for study in studies:
+        assert study.index('<ul class="legend">') < study.index("<figure")
+    for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL):
+        of_tasks = re.search(r'id="grid-tasks-(rounds|spent)-chart"', figure)
+        assert ('<ul class="legend">' in figure) == bool(of_tasks)
+    assert page.count("95 % interval of a mean over seeds") == 1
+    assert page.count("± is") == 1
 
 
 def test_sections_without_data_are_left_out(page: str, results: Path) -> None:
@@ -204,6 +220,23 @@ def test_every_difference_is_said_in_words(grid: StudyResult) -> None:
     assert set(told) <= {"better", "worse", "not distinguishable"}
 
 
+def test_gaps_are_shares_of_the_objective(grid: StudyResult) -> None:
+    """The chart and its menu end at the relative gap of each run, as methods have different objectives."""
+    of_grid = chapter(grid, Styles())
+    chart = next(c for c in of_grid.charts if c.key == "relative-gap-spent")
+    assert isinstance(chart, LineChart)
+    ends = {series.label: series.y[-1] for series in chart.series}
+    menu = next(section.choices for section in of_grid.sections if section.choices)
+    assert menu["metrics"][-1]["key"] == "relative_gap"
+    names = list(grid.labels)
+    at = grid.places[1]
+    for name in grid.running:
+        gaps = [record.result.relative_gap for record in grid.records(name, at) if record.result]
+        assert ends[grid.labels[name]] == pytest.approx(statistics.median(g or 0.0 for g in gaps), rel=1e-6)
+        in_menu = [run[5][-1][0][-1] for run in menu["runs"] if (run[0], run[1]) == (names.index(name), 1)]
+        assert sorted(in_menu) == pytest.approx(sorted(g or 0.0 for g in gaps), rel=1e-3)
+
+
 def test_bars_add_up_to_what_was_spent(results: Path) -> None:
     """The pieces of a bar are the tiers of the bill, and together all that the ledger has."""
     faulty = StudyResult.load(results, "faulty")
@@ -239,20 +272,96 @@ def test_findings_of_the_study_come_first_and_contradictions_stand_out(results: 
     assert '<li class="odds">This contradicts the paper: FedAvg is better than printed.</li>' in text
 
 
-def test_a_finding_is_derived_where_none_is_told(results: Path) -> None:
-    """A study says which method is best and whether that can be told from the next, or where along its axis."""
+def test_the_first_sentence_says_who_is_ahead(results: Path) -> None:
+    """It names the next best and the difference; a study along another axis also has its best and worst place."""
     faulty = StudyResult.load(results, "faulty")
     silent = StudyResult(replace(faulty.study, findings=[]), results)
-    (text,) = words.findings(silent)
+    (text,) = findings(silent)
     best = silent.best({})
     assert best is not None
-    assert text.startswith(f"{silent.labels[best]} reaches accuracy {silent.cell(best, {}).mean:.3f} ±")
-    assert "paired over 3 seeds" in text
+    leads = {name: silent.difference(best, {}, name) for name in silent.running if name != best}
+    rival = min(leads, key=lambda name: leads[name][0])  # type: ignore[index]
+    lead, half = leads[rival]  # type: ignore[misc]
+    assert half is not None
+    assert silent.labels[best] in text
+    assert silent.labels[rival] in text
+    assert f"by {100 * lead:.1f} ± {100 * half:.1f} points of accuracy (95 % interval, paired over 3 seeds)" in text
+    assert ("is ahead of" in text) == (lead > half)
     study = StudyResult.load(results, "grid").study
     along_terminals = StudyResult(replace(study, findings=[], x="data.terminals"), results)
-    (text,) = words.findings(along_terminals)
-    assert text.startswith("At budget 400, ")
-    assert re.search(r"its best accuracy at [23] terminals .* and its worst at [23] terminals", text)
+    first, second = findings(along_terminals)
+    assert "on average over 4 settings" in first
+    text = report.write(results, draw=False).path.read_text()
+    (after,) = re.findall(r'<section class="study" id="faulty">.*?</h2>(.{60})', text)
+    assert after.startswith('<p class="finding">'), "the finding is the first sentence of a chapter"
+    assert "<dt>question</dt><dd>Who holds up when updates get lost?</dd>" in text
+    assert second.startswith("At budget 400, ")
+    assert re.search(r"its best accuracy at [23] terminals .* and its worst at [23] terminals", second)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(StudyResult):
+    """A study at budgets 100 and 400 with these accuracies of each method, by budget and seed."""
+
+    scores: dict[str, tuple[list[float], list[float]]]
+
+    def values(self, variant: str, at: At, metric: str | None = None) -> Any:
+        """The accuracies of all seeds."""
+        return np.array(self.scores[variant][[100, 400].index(at["budget.energy"])])
+
+    def refusals(self) -> list[str]:
+        """Return no reason: all runs have a result."""
+        return []
+
+
+def _scored(scores: dict[str, tuple[list[float], list[float]]]) -> StudyResult:
+    axes, seeds = {"budget.energy": [100, 400]}, len(next(iter(scores.values()))[0])
+    points = [Point(name, {"budget.energy": b}, s, "") for name in scores for b in (100, 400) for s in range(seeds)]
+    study = Study(
+        name="scored",
+        title="Scored",
+        metric="accuracy",
+        x="budget.energy",
+        seeds=seeds,
+        reference=next(iter(scores)),
+        variants=[Variant(name, name, name) for name in scores],
+        axes=axes,
+        points=points,
+    )
+    return Scores(study, Path(), scores)
+
+
+def test_the_first_sentence_says_where_the_leader_is_not_ahead() -> None:
+    """It names methods that are level or ahead at some budget; a method that moves data does not compete."""
+    leader = ([0.90, 0.91, 0.92], [0.95, 0.96, 0.97])
+    behind = ([0.80, 0.81, 0.83], [0.85, 0.86, 0.88])
+    level = ([0.80, 0.82, 0.81], [0.96, 0.95, 0.97])
+    mover = ([0.95, 0.96, 0.98], [0.97, 0.98, 1.0])
+    (text,) = findings(_scored({"hfedmtl": behind, "rhfedmtl": leader, "local": level, "mocha": mover}))
+    assert text.startswith(
+        "rhfedmtl is ahead of local, the next best of the methods that keep data in place, by 5.0 ± "
+    )
+    assert "points of accuracy on average over 2 budgets (95 % interval, paired over 3 seeds); " in text
+    assert text.endswith(
+        "; local is level with it at budget 400; mocha, which moves data, is ahead of it at 2 of 2 budgets."
+    )
+    sometimes = (mover[0], [0.94, 0.97, 0.98])
+    (text,) = findings(_scored({"hfedmtl": behind, "rhfedmtl": leader, "mocha": sometimes}))
+    assert text.endswith("; mocha, which moves data, is ahead of it at budget 100 and level with it at budget 400.")
+    (text,) = findings(_scored({"rhfedmtl": leader, "mocha": mover}))
+    assert text.startswith("mocha, which moves data, is ahead of rhfedmtl, the next best, by 3.8 ± ")
+
+
+def test_the_first_sentence_admits_a_tie_and_a_single_seed() -> None:
+    """A method is ahead only by a significant lead; a single seed has no interval."""
+    first, second = ([0.90, 0.80, 0.92], [0.95, 0.96, 0.97]), ([0.80, 0.91, 0.91], [0.96, 0.95, 0.97])
+    (text,) = findings(_scored({"rhfedmtl": first, "hfedmtl": second}))
+    assert text.startswith("No method is significantly ahead: ")
+    (text,) = findings(_scored({"rhfedmtl": ([0.9], [0.9]), "hfedmtl": ([0.8], [0.95])}))
+    assert text == (
+        "rhfedmtl is ahead of hfedmtl, the next best, by 2.5 points of accuracy on average over 2 budgets "
+        "(a single seed, so no interval); hfedmtl is ahead of it at budget 400."
+    )
 
 
 def test_refused_runs_are_shown_as_such(tmp_path: Path) -> None:
@@ -386,13 +495,14 @@ def test_overlaid_runs_stand_for_themselves(tmp_path: Path) -> None:
     """Each has its own line in every chart, whatever they differ in, and the shortest name that tells it apart."""
     for more in (("energy=200",), ("energy=400",), ("energy=400", "--seed", "1"), ("energy=400",)):
         _runs(tmp_path, "--budget", *more)
-    found = folder.overlaid(lookup.readable(tmp_path)[0], tmp_path)
+    runs = lookup.readable(tmp_path)[0]
+    found = folder.overlaid([{name: run} for name, run in runs.items()], tmp_path)
     alone = {"energy 200, seed 0", "energy 400, seed 1"}
     twins = set(found.labels) - alone
     assert len(twins) == 2
     assert all(name.startswith("energy 400, seed 0, 2") for name in twins)
     charts = {chart.key: chart for chart in chapter(found, Styles()).charts}
-    for key in ("balanced-accuracy-spent", "gap-spent", "steps"):
+    for key in ("balanced-accuracy-spent", "relative-gap-spent", "steps"):
         chart = charts[key]
         assert isinstance(chart, LineChart)
         assert {series.label for series in chart.series} == alone | twins
@@ -406,7 +516,7 @@ def test_overlaid_runs_of_several_data_sets_are_not_ranked(tmp_path: Path) -> No
     known = lookup.readable(tmp_path)[0]
     first, *others = known
     known[first] = replace(known[first], data=replace(known[first].data, name="other"))
-    result = folder.overlaid(known, tmp_path)
+    result = folder.overlaid([{name: run} for name, run in known.items()], tmp_path)
     found = chapter(result, Styles())
     assert (found.findings, result.best({}), result.cell(result.study.reference, {}).against) == ((), None, None)
     (chart,) = (chart for chart in found.charts if chart.key == "balanced-accuracy-spent")
@@ -415,8 +525,8 @@ def test_overlaid_runs_of_several_data_sets_are_not_ranked(tmp_path: Path) -> No
     assert "Not drawn" in chart.note
     (along,) = (section.choices for section in found.sections if section.choices)
     assert along["tasks"] == []
-    assert any(section.table and "not ranked" in section.table.note for section in found.sections)
-    alike = folder.overlaid({name: known[name] for name in others}, tmp_path)
+    assert "not ranked" in found.reading
+    alike = folder.overlaid([{name: known[name]} for name in others], tmp_path)
     assert alike.best({}) is not None
 
 
@@ -445,31 +555,69 @@ def test_one_run_has_a_report(tmp_path: Path) -> None:
     assert json.loads((run / "run.json").read_text())["command"] in unescape(text)
 
 
-def test_settings_show_the_weights_that_runs_used(tmp_path: Path) -> None:
+def methods(folder_of_runs: Path) -> tuple[tuple[TableCell, ...], ...]:
+    """Rows of the table of methods."""
+    (result,) = folder.read(folder_of_runs)
+    table = tables.methods(result)
+    assert table is not None
+    ((_, rows),) = table.groups
+    return rows
+
+
+def test_methods_show_the_weights_that_runs_used(tmp_path: Path) -> None:
     """The report of a run shows the λ₂ that it chose and the reason; the report of a comparison shows the range."""
     words = ["--tasks", "40", "--terminals", "5", "--set", "relatedness=1", "--out", str(tmp_path / "runs"), "--json"]
     train = ["train", "--algorithm", "hfedmtl", "--budget", "energy=12000", *words]
     facts = json.loads(CliRunner().invoke(app, train).stdout)
     assert facts["weights"]["lambda2"] == 0.1, "the usual value is 0.01"
-    page = report.write(Path(facts["saved"]), draw=False).path.read_text()
-    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.1 (chosen on 20 % held-out rows)</dd>" in page
+    (row,) = methods(Path(facts["saved"]))
+    assert [cell.text for cell in row[:3]] == ["hfedmtl", "0.001", "0.1"]
+    assert row[2].note == "chosen on 20 % held-out rows"
     compared = ["compare", "--algorithms", "hfedmtl,fedu,local", "--seeds", "1", "--workers", "1"]
     words[-2] = str(tmp_path / "compared")
     json.loads(CliRunner().invoke(app, [*compared, "--budgets", "500,12000", *words]).stdout)
-    page = report.write(tmp_path / "compared", draw=False).path.read_text()
-    assert "<dt>weights</dt><dd>λ₁ = 0.001, λ₂ = 0.01 to 0.1 (hfedmtl), 0.01 (fedu)</dd>" in page
+    rows = methods(tmp_path / "compared")
+    assert [row[2].text for row in rows] == ["0.01 to 0.1", "0.01", "–"]
 
 
-def test_settings_of_a_tuned_study_show_what_tuning_chose(tmp_path: Path) -> None:
-    """Settings show the chosen weights instead of the weights before tuning."""
+def test_methods_of_a_tuned_study_show_what_tuning_chose(tmp_path: Path) -> None:
+    """The table shows the chosen weights instead of the weights before tuning."""
     words = ["compare", "--tasks", "2", "--terminals", "2", "--algorithms", "rhfedmtl", "--tune", "--budgets", "200"]
     CliRunner().invoke(app, [*words, "--seeds", "1", "--workers", "1", "--out", str(tmp_path)])
     (record,) = [load(path) for path in (tmp_path / "runs").glob("*.json")]
     assert record.tuning is not None
     chosen = record.tuning.chosen
-    page = report.write(tmp_path, draw=False).path.read_text()
-    assert f"<dd>λ₁ = {chosen['lambda1']:.3g}, λ₂ = {chosen['lambda2']:.3g}</dd>" in page
-    assert "before tuning" not in page
+    (row,) = methods(tmp_path)
+    assert [cell.text for cell in row[1:3]] == [f"{chosen[name]:.3g}" for name in ("lambda1", "lambda2")]
+
+
+def test_methods_show_their_work_and_who_moves_data(tmp_path: Path) -> None:
+    """H is a range over all runs, solvers have their share of the rounds, and tables mark methods that move data."""
+    words = ["compare", "--tasks", "3", "--set", "test=20", "--seeds", "2", "--workers", "1", "--out", str(tmp_path)]
+    words += ["--algorithms", "rhfedmtl,hfedmtl,fedavg,mocha,pooled", "--budgets", "200,3000"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in methods(tmp_path)}
+    runs = [record.result for record in lookup.readable(tmp_path)[0].values() if record.result]
+    assert rows["hfedmtl"][2:] == ["2", "dual ascent", "no"]
+    assert rows["fedavg"] == ["0.001", "–", "2", "SGD", "no"]
+    assert [name for name, row in rows.items() if row[-1] == "yes"] == ["mocha", "pooled"]
+    (result,) = folder.read(tmp_path)
+    own = [record.result for at in result.places for record in result.records("rhfedmtl", at) if record.result]
+    assert len(own) == 4 < len(runs)
+    H = [steps for run in own for steps in run.local_steps]
+    assert rows["rhfedmtl"][2] == " to ".join(str(steps) for steps in dict.fromkeys((min(H), max(H))))
+    newton, ascent = (sum(run.rounds_by_solver.get(name, 0) for run in own) for name in ("quasi-newton", "dual-ascent"))
+    assert min(newton, ascent) > 0
+    shares = sorted(((newton, "quasi-Newton"), (ascent, "dual ascent")), reverse=True)
+    text = ", ".join(f"{name} {100 * rounds / (newton + ascent):.0f} %" for rounds, name in shares)
+    assert rows["rhfedmtl"][3] == text
+    for table in (tables.grid(result), tables.complete_axis(result), tables.ranking(result, result.places[-1])):
+        assert table is not None
+        marked = {row[0].text for _, group in table.groups for row in group if "moves data" in row[0].note}
+        assert marked - {"pooled"} == {"mocha"}
+    table = tables.across([result, StudyResult(replace(result.study, name="again"), result.folder)])
+    assert table is not None
+    assert [name for name in table.head if "moves data" in name] == ["mocha (moves data)"]
 
 
 def test_command_prints_where_the_report_is(results: Path, tmp_path: Path) -> None:
@@ -522,7 +670,8 @@ def test_every_chart_becomes_a_figure(results: Path, tmp_path: Path) -> None:
         shapes = {f"#{node.attrib['id']}" for node in root.iter(f"{SVG}g") if "id" in node.attrib}
         assert {node.attrib["href"] for node in root.iter(f"{SVG}use")} <= shapes
     # The lines of a figure are those of the page, in another width.
-    chart = next(c for c in chapter(StudyResult.load(results, "grid"), Styles()).charts if c.key == "gap-spent")
+    drawn_charts = chapter(StudyResult.load(results, "grid"), Styles()).charts
+    chart = next(chart for chart in drawn_charts if chart.key == "relative-gap-spent")
     drawn = figures.draw(chart)
     assert drawn.count('class="line"') > len(chart.series)
     assert drawn.count("<use") >= sum(len(series.marked) for series in chart.fitted().series)

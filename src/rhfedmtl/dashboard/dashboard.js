@@ -37,19 +37,20 @@
     }
   };
   let asked = 0;
-  const show = async (href, { part = "live", keep = true } = {}) => {
+  const show = async (href, parts = ["live"]) => {
     const mine = ++asked;
     try {
       const answer = await fetch(href, { headers: { accept: "text/html" } });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const next = page.getElementById(part);
-      const here = document.getElementById(part);
-      if (mine !== asked || !next || !here) return;
-      const was = keep && kept();
-      here.replaceChildren(...next.childNodes);
+      if (mine !== asked || parts.some((id) => !page.getElementById(id) || !document.getElementById(id))) return;
+      const was = kept();
+      for (const id of parts) {
+        const here = document.getElementById(id);
+        here.replaceChildren(...page.getElementById(id).childNodes);
+        here.dispatchEvent(new Event("rhfedmtl:new", { bubbles: true }));
+      }
       document.title = page.title;
-      here.dispatchEvent(new Event("rhfedmtl:new", { bubbles: true }));
-      if (was) restore(was);
+      restore(was);
     } catch { say("lost"); }
   };
 
@@ -71,7 +72,7 @@
     soon(() => {
       const href = address(form);
       history.replaceState(null, "", href);
-      show(href, form.matches(".whatif") && event.target.id !== "pilot" ? { part: "answer" } : {});
+      show(href, form.matches(".whatif") && event.target.id !== "pilot" ? ["answer", "plan"] : ["live"]);
     }, 30);
   });
   document.addEventListener("submit", (event) => {

@@ -7,34 +7,49 @@ rounds; `Index.record` reads the rest when a reader opens the run. Damaged files
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rhfedmtl.display import METRICS
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.roles.words import in_words
+from rhfedmtl.maths.intervals import interval
+from rhfedmtl.roles.words import in_words, solver_shares
 from rhfedmtl.runs import lookup, progress, records
 from rhfedmtl.runs.records import RECORD, Record
 
 DONE, RUNNING, INTERRUPTED, REFUSED, UNREADABLE = "done", "running", "interrupted", "refused", "unreadable"
+STATES = (RUNNING, INTERRUPTED, UNREADABLE, REFUSED, DONE)
+"""States in the order in which they need attention."""
+MERGED = ("relative_gap", "spent", "rounds")
 PERIOD_S = 0.5
 MOST_OF_THE_TIME = 0.1
 """Largest share of time for reading a folder; the index reads a large folder less often."""
 FIRST = 200
 """Number of newest runs to read before the first page is shown."""
-HEAD = 1 << 14
+HEAD, TAIL = 1 << 14, 1 << 8
+"""Bytes at both ends of a record that have its facts."""
+Span = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A run in the table; ``value`` belongs to ``metric``, and ``spent`` is the share of the binding budget."""
+    """A run in the table, or the runs of a configuration with several seeds, which are its ``members``.
+
+    ``value`` belongs to ``metric``: a mean over seeds, with ``half`` of its 95 % interval. ``spent`` is the share of
+    the binding budget. ``lambda2`` and ``local_steps`` are smallest and largest values. Runs of a ``group`` differ only
+    in the seed.
+    """
 
     name: str
     state: str
@@ -51,11 +66,22 @@ class Row:
     certified: str = ""
     why: str = ""
     sweep: str = ""
+    lambda2: Span | None = None
+    local_steps: Span | None = None
+    rounds_by_solver: Mapping[str, int] = field(default_factory=dict)
+    group: str = ""
+    half: float | None = None
+    members: tuple[Row, ...] = ()
+
+    @property
+    def solver(self) -> str:
+        """Solvers with their shares of the rounds."""
+        return solver_shares(self.rounds_by_solver)
 
     @property
     def when(self) -> str:
         """Date and time of the last change."""
-        return datetime.fromtimestamp(self.changed).strftime("%Y-%m-%d %H:%M:%S")
+        return datetime.fromtimestamp(self.changed).strftime("%Y-%m-%d %H:%M")
 
     def matches(self, words: str) -> bool:
         """Return True if every word occurs in the row."""
@@ -67,9 +93,48 @@ class Row:
             f"seed={self.seed}",
             self.budget,
             f"sweep={self.sweep}",
+            f"group={self.group}",
         )
         text = " ".join(facts).lower()
         return all(word in text for word in words.lower().split())
+
+
+def grouped(rows: Iterable[Row]) -> list[Row]:
+    """Return a row for each configuration; its seeds are merged."""
+    groups: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.changed):
+        groups.setdefault(row.group or row.name, []).append(row)
+    return [members[0] if len(members) == 1 else _merged(members) for members in groups.values()]
+
+
+def _merged(members: Sequence[Row]) -> Row:
+    newest = members[-1]
+    # A repeated seed counts once, as its newest run.
+    by_seed = {row.seed: row.value for row in members if row.value is not None and row.metric == newest.metric}
+    values = list(by_seed.values())
+    mean, half = interval(np.array(values)) if values else (None, None)
+    gaps, spent, rounds = ([v for row in members if (v := getattr(row, name)) is not None] for name in MERGED)
+    solvers: Counter[str] = Counter()
+    for row in members:
+        solvers.update(row.rounds_by_solver)
+    return replace(
+        newest,
+        state=next(state for state in STATES if any(row.state == state for row in members)),
+        value=mean,
+        half=half,
+        relative_gap=max(gaps, default=None),
+        spent=max(spent, default=None),
+        rounds=round(sum(rounds) / len(rounds)) if rounds else None,
+        certified=max(members, key=lambda row: row.relative_gap or 0.0).certified,
+        lambda2=_span([v for row in members for v in row.lambda2 or ()]),
+        local_steps=_span([v for row in members for v in row.local_steps or ()]),
+        rounds_by_solver=solvers,
+        members=tuple(members),
+    )
+
+
+def _span(values: Sequence[float]) -> Span | None:
+    return (min(values), max(values)) if values else None
 
 
 @dataclass(frozen=True)
@@ -150,7 +215,10 @@ class Index:
     def _row(self, name: str, file: RunFile) -> Row:
         row, place = _row(name, file), file.path.parent
         swept = place.name == "runs" and file.path.name not in (RECORD, progress.PROGRESS_FILE)
-        return replace(row, sweep=_sweep_name(place, self.folder)) if swept else row
+        if not swept:
+            return row
+        sweep = _sweep_name(place, self.folder)
+        return replace(row, sweep=sweep, group=row.group and _digest(row.group, sweep))
 
     def start(self, changed: Callable[[], None]) -> None:
         """Update the index from now on, and call ``changed`` after every change."""
@@ -182,6 +250,10 @@ class Index:
         self.row(name)
         return lookup.load(self._files[name].path)
 
+    def group(self, name: str) -> list[str]:
+        """Return the names of the runs of a group, the oldest first."""
+        return [row.name for row in sorted(self.rows, key=lambda row: row.changed) if row.group == name]
+
     def place(self, name: str) -> Path:
         """Return the folder of a run, or of its sweep."""
         folder = self._files[name].path.parent
@@ -209,11 +281,16 @@ def _row(name: str, file: RunFile) -> Row:
 
 
 def _head(path: Path) -> dict[str, Any]:
-    """Return a record without its values by task and round, which are at its end."""
-    with path.open(encoding="utf-8") as file:
+    """Return a record without its values by task and round, which are between its facts and its weights."""
+    with path.open("rb") as file:
         text = file.read(HEAD)
-        start, mark, _ = text.partition(', "by_task": {')
-        table = json.loads(start + "}") if mark else json.loads(text + file.read())
+        start, mark, _ = text.partition(b', "by_task": {')
+        if mark:
+            file.seek(-min(TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            _, weights_mark, weights = file.read().rpartition(b', "weights": ')
+            table = json.loads(start + weights_mark + (weights if weights_mark else b"}"))
+        else:
+            table = json.loads(text + file.read())
     if table["format"] != records.FORMAT:
         raise ConfigError(f"{path} is no record of a run in format {records.FORMAT}")
     head: dict[str, Any] = table
@@ -223,6 +300,8 @@ def _head(path: Path) -> dict[str, Any]:
 def _line(name: str, state: str, changed: float, table: dict[str, Any]) -> Row:
     configuration, result = table["configuration"], table["result"] or {}
     metric = next((m for m in METRICS if result.get(m) is not None), "")
+    same = {name: value for name, value in configuration.items() if name != "seed"}
+    lambda2 = table.get("weights", {}).get("lambda2")
     shares = [result["spent"].get(kind, 0.0) / limit for kind, limit in result.get("budget", {}).items() if limit]
     return Row(
         name,
@@ -239,7 +318,15 @@ def _line(name: str, state: str, changed: float, table: dict[str, Any]) -> Row:
         max(shares, default=None),
         in_words(result.get("relative_gap"), result.get("dual")) if result else "",
         table.get("refused") or "",
+        lambda2=_span([] if lambda2 is None else [lambda2]),
+        local_steps=_span(result.get("local_steps", [])),
+        rounds_by_solver=result.get("rounds_by_solver", {}),
+        group=_digest(table["data"]["name"], same),
     )
+
+
+def _digest(*facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def is_network(place: Path) -> bool:

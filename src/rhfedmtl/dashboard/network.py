@@ -24,7 +24,7 @@ from rhfedmtl.errors import RHFedMTLError
 from rhfedmtl.report.charts import Axis, LineChart, Series, Style, short, thinned
 from rhfedmtl.report.page import commands_html, figure_html
 from rhfedmtl.report.sections import Section
-from rhfedmtl.report.words import metric_axis, metric_name
+from rhfedmtl.report.words import GAP_AXIS, metric_axis, metric_name
 from rhfedmtl.roles.words import in_words
 
 PERIOD_S = 0.5
@@ -221,7 +221,7 @@ def _charts(network: NetworkWatcher) -> str:
         return ""
     rounds, x = [float(entry["round"]) for entry in facts], Axis("round (BS iteration)", integer=True)
     metric = next((name for name in METRICS if facts[-1].get(name) is not None), None)
-    parts = [("gap", "Certified gap", Axis("duality gap (log scale)", "log"), "line")]
+    parts = [("relative_gap", "Relative gap", Axis(GAP_AXIS, "log"), "line")]
     parts = [*([(metric, metric_name(metric).capitalize(), metric_axis(metric), "line")] if metric else []), *parts]
     parts.append(("local_steps", "Chosen H", Axis("H (local steps per round)", low=0.0), "steps"))
     drawn = []

@@ -142,10 +142,11 @@ class Dashboard:
         return await self._page(name, make, "")
 
     async def _overlay(self, request: Request) -> Response:
-        chosen = pages.selected_runs(request.query_params.multi_items())
+        query = request.query_params.multi_items()
 
         def make() -> str:
-            return pages.overlay({name: self._runs.record(name) for name in chosen}, self.place)
+            groups = pages.selected(query, self._runs)
+            return pages.overlay([{name: self._runs.record(name) for name in group} for group in groups], self.place)
 
         return await self._page("overlay", make, "")
 

@@ -150,7 +150,7 @@ def values(query: Mapping[str, str]) -> dict[str, float]:
 
 
 def view(query: Mapping[str, str], folder: Path) -> str:
-    """Return the sliders and the answer."""
+    """Return the answer in a sentence, the sliders, and the plan behind the answer."""
     scenario = Scenario.of(query, folder)
     hidden = SIZES if scenario.pilot is not None else {}
     fields = "".join(
@@ -161,10 +161,11 @@ def view(query: Mapping[str, str], folder: Path) -> str:
     )
     notes = (slider.read(query.get(slider.name, ""))[1] for slider in SLIDERS)
     changed = "".join(f'<p class="finding odds">{escape(note)}</p>' for note in notes if note)
+    sentence, details = answer(scenario)
     return (
         '<h1>What if</h1><p class="text">See what a budget buys before you spend it. Move a slider or type a '
-        f'number; the address stores all numbers.</p><form class="whatif" action="/whatif">{fields}</form>'
-        f'<div id="answer">{changed}{answer(scenario)}</div>'
+        f'number; the address stores all numbers.</p><div id="answer" role="status">{changed}{sentence}</div>'
+        f'<form class="whatif" action="/whatif">{fields}</form><div id="plan">{details}</div>'
     )
 
 
@@ -199,18 +200,19 @@ def _field(slider: Slider, value: float) -> str:
     )
 
 
-def answer(scenario: Scenario) -> str:
-    """Return the plan for these numbers, or the reason why it is impossible."""
+def answer(scenario: Scenario) -> tuple[str, str]:
+    """Return the answer in a sentence, and the plan; or the reason why it is impossible."""
     command = commands_html([("The same on the command line", scenario.command_line())])
     try:
         report = plan_of(scenario)
     except RHFedMTLError as error:
-        return f'<p class="finding odds">{escape(str(error))}</p>{command}'
+        return f'<p class="finding odds">{escape(str(error))}</p>', command
     facts = [*words.facts(report), *(("note", note) for note in report.notes)]
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts)
     drawn = "".join(figure_html("whatif", Section("curve", "", paired=True), chart) for chart in _charts(report))
     summary = escape(words.sentence(report))
-    return f'<p class="finding">{summary}</p><dl class="facts">{rows}</dl><div class="charts">{drawn}</div>{command}'
+    plan = f'<dl class="facts">{rows}</dl><div class="charts">{drawn}</div>{command}'
+    return f'<p class="finding">{summary}</p>', plan
 
 
 @lru_cache(maxsize=256)

@@ -22,6 +22,8 @@ Array = npt.NDArray[np.float64]
 GRID = 48
 """Points of a curve: smooth for the eye, and small in the file."""
 MAX_MERGED_ROUNDS = 40
+RELATIVE_GAP = "relative_gap"
+"""Column of the gap. Absolute gaps of different objectives cannot be compared."""
 
 
 class Curve(NamedTuple):
@@ -41,7 +43,7 @@ class Trace(NamedTuple):
 
 
 def trace(record: Record, column: str, kind: str | None, task: int | None = None) -> Trace | None:
-    """Return a metric (mean over tasks, or of a task) or ``gap`` over the spending of a type, or over rounds.
+    """Return a metric (mean over tasks, or of a task) or the relative gap over the spending of a type, or over rounds.
 
     ``kind`` is the type, or None for rounds. Return None if the run was refused, or was measured only at its end.
     """
@@ -49,8 +51,8 @@ def trace(record: Record, column: str, kind: str | None, task: int | None = None
     if rounds is None or (kind is not None and kind not in rounds.spent):
         return None
     x = np.array(rounds.round if kind is None else rounds.spent[kind], dtype=np.float64)
-    if column == "gap":
-        y = np.array(rounds.gap, dtype=np.float64)
+    if column == RELATIVE_GAP:
+        y = np.array(rounds.relative_gap, dtype=np.float64)
     elif column in rounds.metrics:
         y = np.array([_mean(values, task) for values in rounds.metrics[column]], dtype=np.float64)
     else:

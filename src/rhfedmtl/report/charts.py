@@ -40,7 +40,8 @@ class Axis:
     """Axis with label, unit, scale (``linear`` or ``log``) and limits; ``names`` replace the numbers 0, 1, 2, ….
 
     Automatic limits stay above ``floor`` and below ``ceiling``: an accuracy is at most 1, even if its interval is
-    wider. An ``integer`` axis has integer ticks.
+    wider. They are at least ``span`` apart, so that noise does not fill the chart. An ``integer`` axis has integer
+    ticks.
     """
 
     label: str
@@ -51,6 +52,7 @@ class Axis:
     floor: float = -math.inf
     ceiling: float = math.inf
     integer: bool = False
+    span: float = 0.0
 
     def place(self, value: float) -> float:
         """Return the position of a value between the limits, from 0 to 1."""
@@ -84,6 +86,9 @@ class Axis:
         padding = (high - low) * margin
         low = low if self.low is not None else max(low - padding, min(low, self.floor))
         high = high if self.high is not None else min(high + padding, max(high, self.ceiling))
+        if high - low < self.span:
+            middle = min(max((low + high) / 2.0, self.floor + self.span / 2.0), self.ceiling - self.span / 2.0)
+            low, high = middle - self.span / 2.0, middle + self.span / 2.0
         return replace(self, low=low, high=high)
 
 
@@ -186,10 +191,6 @@ class Panels:
         y = replace(self.parts[0].y, low=min(p.y.low or 0.0 for p in fitted), high=max(p.y.high or 0.0 for p in fitted))
         return replace(self, parts=tuple(replace(part, x=x, y=y) for part in fitted))
 
-    def series(self) -> list[Series]:
-        """Return a series for each label, for the shared legend."""
-        return list({s.label: s for part in self.parts for s in part.series}.values())
-
 
 @dataclass(frozen=True)
 class Bars:
@@ -243,6 +244,12 @@ class Heat:
 
 
 Chart = LineChart | Panels | Bars | Heat
+
+
+def all_series(charts: Iterable[Chart]) -> list[Series]:
+    """Return a series for each entry of a legend of these charts."""
+    parts = (part for chart in charts for part in (chart.parts if isinstance(chart, Panels) else (chart,)))
+    return list({s.key: s for part in parts if isinstance(part, LineChart) for s in part.series}.values())
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy as np
 from rhfedmtl.maths.intervals import student
 from rhfedmtl.report import along, views
 from rhfedmtl.report.charts import DASHES, MARKERS, Number, Styles, rounded, short, thinned
-from rhfedmtl.report.words import axis_label, focus, metric_axis, unit
+from rhfedmtl.report.words import GAP_AXIS, axis_label, focus, metric_axis, unit
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies.study import StudyResult
 
@@ -22,8 +22,6 @@ MOST_VALUES = 40_000
 """Numbers of a study in a page: about a quarter of a megabyte."""
 FEWEST = 8
 """A curve with fewer points misleads; rather than that, we drop tasks and keep their mean."""
-GAP_CHOICE = "gap"
-
 
 Facts = dict[str, Any]
 """Data that the script reads."""
@@ -74,15 +72,20 @@ def _runs(result: StudyResult) -> Iterator[tuple[str, int, Record]]:
 
 
 def _metrics(result: StudyResult, records: list[Record]) -> list[dict[str, Any]]:
-    """Return the metrics measured during the runs, the metric of the study first and the certified gap last."""
+    """Return the metrics measured during the runs, the metric of the study first and the relative gap last."""
     measured = {name for record in records if record.rounds for name in record.rounds.metrics}
     names = sorted(measured, key=lambda name: (name != result.study.metric, name))
     axes = [(name, metric_axis(name)) for name in names]
     entries: list[dict[str, Any]] = [
-        {"key": name, "name": axis.label, "ceiling": None if np.isinf(axis.ceiling) else axis.ceiling}
+        {
+            "key": name,
+            "name": axis.label,
+            "ceiling": None if np.isinf(axis.ceiling) else axis.ceiling,
+            "span": axis.span,
+        }
         for name, axis in axes
     ]
-    return [*entries, {"key": GAP_CHOICE, "name": "duality gap (log scale)", "log": True}]
+    return [*entries, {"key": along.RELATIVE_GAP, "name": GAP_AXIS, "log": True}]
 
 
 def _series(result: StudyResult, styles: Styles) -> list[dict[str, str]]:
@@ -122,7 +125,8 @@ def _curves(
     spent = rounds.round if kind is None else rounds.spent[kind]
     measured = [i for i in range(len(spent)) if any(column[i] is not None for column in rounds.metrics.values())]
     chosen = [measured[i] for i in thinned(len(measured), points)]
-    gap = [[rounded(rounds.gap[i]) for i in chosen]]
+    relative_gap = rounds.relative_gap
+    gap = [[rounded(relative_gap[i]) for i in chosen]]
     columns = [rounds.metrics.get(metric["key"]) for metric in metrics[:-1]]
     rows = [_rows([column[i] for i in chosen], by_task=by_task) if column else [] for column in columns]
     return [rounded(spent[i]) for i in chosen], [*rows, gap]

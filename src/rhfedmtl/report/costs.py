@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rhfedmtl.report.charts import Axis, Chart, LineChart, Series, Style, short
+from rhfedmtl.report.charts import Axis, Chart, LineChart, Series, Style, all_series, short
 from rhfedmtl.report.sections import Chapter, Section
 from rhfedmtl.report.tables import Table, TableCell
 from rhfedmtl.studies import cost_figure
@@ -19,12 +19,12 @@ def theory(curves: list[CostCurve]) -> Chapter:
     rows = tuple(_row(curve, i) for curve in curves for i in range(len(curve.chosen)))
     table = Table(("", "ε", "budget", "case", "chosen H", "K"), (("", rows),))
     title = "K and cost over H, and the three budget cases"
-    question = "How many rounds does theory require, what do they cost, and which H follows from a budget?"
     sections = (
         Section("curves", "K and cost over H", charts=tuple(_charts(curves)), folded=False, paired=True),
         Section("cases", "Choices of the procedure", table=table, folded=False),
     )
-    return Chapter(cost_figure.FIGURE_NAME, title, question, tuple(cost_figure.findings(curves)), sections)
+    told, legend = tuple(cost_figure.findings(curves)), tuple(all_series(sections[0].charts))
+    return Chapter(cost_figure.FIGURE_NAME, title, told, sections, legend=legend)
 
 
 def _row(curve: CostCurve, i: int) -> tuple[TableCell, ...]:

@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.report import svg
-from rhfedmtl.report.charts import GREY, PALETTE, Bars, Chart, Heat, LineChart, Panels, Series, short
+from rhfedmtl.report.charts import GREY, PALETTE, Bars, Chart, Heat, LineChart, Panels, Series, all_series, short
 
 COLUMN, TEXT = 336, 687
 """Widths in pixels (96 per inch): a column, and both columns of a page."""
@@ -53,7 +53,7 @@ def draw(chart: Chart) -> str:
     if isinstance(chart, Heat):
         return _heat(chart)
     if isinstance(chart, Panels):
-        return _lines(chart.fitted().parts, chart.series())
+        return _lines(chart.fitted().parts, all_series([chart]))
     return _lines([chart.fitted()], chart.series)
 
 

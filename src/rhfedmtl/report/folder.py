@@ -79,24 +79,33 @@ def gather(runs: Mapping[str, Record], folder: Path) -> Gathered:
     return Gathered(_study(list(runs.values()), list(variants.values()), axes, points), folder, runs)
 
 
-def overlaid(runs: Mapping[str, Record], folder: Path) -> Gathered:
-    """Make a study in which every run is a variant, named by as few settings as identify it."""
-    # Add a setting to the names only if it distinguishes more runs; fall back to the algorithm.
-    differing = lookup.differing(runs.values())
-    words: list[tuple[str, ...]] = [()] * len(runs)
+def overlaid(groups: Sequence[Mapping[str, Record]], folder: Path) -> Gathered:
+    """Make a study in which every group of seeds is a variant, named by as few settings as identify it."""
+    # Add a setting to the names only if it distinguishes more groups; fall back to the algorithm.
+    runs = {name: record for group in groups for name, record in group.items()}
+    first = {next(iter(group)): next(iter(group.values())) for group in groups}
+    differing = lookup.differing(first.values())
+    if len(runs) > len(groups):
+        differing.pop("seed", None)
+    words: list[tuple[str, ...]] = [()] * len(groups)
     for key in sorted(differing, key=lambda key: (key != "algorithm", not key.startswith(FIRST_SETTINGS))):
         more = [(*old, _phrase(key, value)) for old, value in zip(words, differing[key], strict=True)]
         words = more if len(set(more)) > len(set(words)) else words
-    algorithms = [record.configuration.algorithm for record in runs.values()]
+    algorithms = [record.configuration.algorithm for record in first.values()]
     labels = [", ".join(filter(None, parts)) or plain for parts, plain in zip(words, algorithms, strict=True)]
     names = {
         name: label if labels.count(label) == 1 else f"{label}, {name}"
-        for name, label in zip(runs, labels, strict=True)
+        for name, label in zip(first, labels, strict=True)
     }
-    of = {run: record.configuration.algorithm for run, record in runs.items()}
-    variants = [Variant(names[run], names[run], of[run], yardstick=is_yardstick(of[run])) for run in runs]
-    points = [Point(names[run], {}, record.configuration.seed, run) for run, record in runs.items()]
-    return Gathered(replace(_study(list(runs.values()), variants, {}, points), seeds=1), folder, runs)
+    of = {run: record.configuration.algorithm for run, record in first.items()}
+    variants = [Variant(names[run], names[run], of[run], yardstick=is_yardstick(of[run])) for run in first]
+    points = [
+        Point(label, {}, record.configuration.seed, run)
+        for label, group in zip(names.values(), groups, strict=True)
+        for run, record in group.items()
+    ]
+    seeds = max(len({record.configuration.seed for record in group.values()}) for group in groups)
+    return Gathered(replace(_study(list(runs.values()), variants, {}, points), seeds=seeds), folder, runs)
 
 
 def _study(runs: list[Record], variants: list[Variant], axes: dict[str, list[Any]], points: list[Point]) -> Study:

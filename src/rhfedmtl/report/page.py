@@ -6,31 +6,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 from importlib.resources import files
 
 from rhfedmtl.report import svg
 from rhfedmtl.report.charts import PALETTE, Chart, Heat, LineChart, Panels
+from rhfedmtl.report.findings import contradicts
 from rhfedmtl.report.sections import Chapter, Section
 from rhfedmtl.report.tables import Table, TableCell
-from rhfedmtl.report.words import contradicts
+from rhfedmtl.report.words import READING
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """Content policy of the browser: nothing is loaded from outside."""
 MOST_FINDINGS = 5
+FITTING = 3
+"""Columns of a table that fit on a phone; a wider table has a block for each row there."""
+LONG = 16
+"""A longer text has two columns of such a block."""
 
 
 def page(chapters: Sequence[Chapter], *, title: str, made: str) -> str:
     """Return the complete report; ``made`` is the line above the title with counts and version."""
     many = len(chapters) > 1
-    body = "".join(chapter_html(chapter, many=many, number=i + 1) for i, chapter in enumerate(chapters))
+    explained = next((chapter for chapter in chapters if chapter.intervals), None)  # Explain ± once.
+    body = "".join(
+        chapter_html(chapter, many=many, number=i + 1, explain=chapter is explained)
+        for i, chapter in enumerate(chapters)
+    )
     links = "".join(f'<li><a href="#{escape(c.name)}">{escape(c.title)}</a></li>' for c in chapters)
     contents = f'<nav class="contents" aria-label="Contents"><div><p>Contents</p><ol>{links}</ol></div></nav>'
     # Show the finding of the first chapter in large type, and below it each chapter with its finding.
     first = chapters[0]
     link = f'<a href="#{escape(first.name)}">{escape(first.title)}</a>'
-    lead = "".join(f'<p class="lead">{escape(text)}</p><p class="from">{link}</p>' for text in first.findings[:1])
+    lead = "".join(f'<p class="lead">{unbroken(text)}</p><p class="from">{link}</p>' for text in first.findings[:1])
     rows = "".join(
         f'<li><a href="#{escape(c.name)}">{escape(c.title)}</a><span>{escape(" ".join(c.findings[:1]))}</span></li>'
         for c in chapters[1 if lead else 0 :]
@@ -70,15 +79,20 @@ def _colours() -> str:
     return f":root {{ {variables}}}\n{classes}\n"
 
 
-def chapter_html(chapter: Chapter, *, many: bool = False, number: int = 1) -> str:
-    """Return a study with findings, sections and settings."""
+def chapter_html(chapter: Chapter, *, many: bool = False, number: int = 1, explain: bool = True) -> str:
+    """Return a study with findings, a legend, sections and settings; with ``explain``, say what ± means."""
     name = escape(chapter.name)
     heading = f'<p class="eyebrow">{number} · {name}</p><h2>{escape(chapter.title)}</h2>' if many else ""
-    question = f'<p class="asked">{escape(chapter.question)}</p>' if chapter.question else ""
     level = 3 if many else 2
-    sections = "".join(_section(chapter.name, part, level, folded=many and part.folded) for part in chapter.sections)
+    legend, texts = svg.legend(chapter.legend), [chapter.reading, READING if explain and chapter.intervals else ""]
+    reading = f'<p class="text">{escape(" ".join(filter(None, texts)))}</p>' if any(texts) else ""
+    shared = svg.entries(chapter.legend)
+    sections = "".join(
+        _section(chapter.name, part, level, shared, folded=many and part.folded) for part in chapter.sections
+    )
     settings = _settings(chapter, level, folded=many) if chapter.settings else ""
-    return f'<section class="study" id="{name}">{heading}{question}{_findings(chapter)}{sections}{settings}</section>'
+    top = f"{heading}{_findings(chapter)}{reading}{legend}"
+    return f'<section class="study" id="{name}">{top}{sections}{settings}</section>'
 
 
 def _findings(chapter: Chapter) -> str:
@@ -98,12 +112,17 @@ def _findings(chapter: Chapter) -> str:
     folded = (
         f'<details class="more"><summary>{count} more</summary><ul class="also">{rest}</ul></details>' if rest else ""
     )
-    lead = f'<p class="finding{" odds" if contradicts(first) else ""}">{escape(first)}</p>'
+    lead = f'<p class="finding{" odds" if contradicts(first) else ""}">{unbroken(first)}</p>'
     return lead + (f'<ul class="also">{visible_items}</ul>' if visible_items else "") + folded
 
 
 def _item(text: str) -> str:
-    return f'<li class="odds">{escape(text)}</li>' if contradicts(text) else f"<li>{escape(text)}</li>"
+    return f'<li class="odds">{unbroken(text)}</li>' if contradicts(text) else f"<li>{unbroken(text)}</li>"
+
+
+def unbroken(text: str) -> str:
+    """Return text as HTML in which no line ends before ± or %."""
+    return escape(text).replace(" ±", "\u00a0±").replace("± ", "±\u00a0").replace(" %", "\u00a0%")
 
 
 def _settings(chapter: Chapter, level: int, *, folded: bool) -> str:
@@ -111,9 +130,9 @@ def _settings(chapter: Chapter, level: int, *, folded: bool) -> str:
     return _folding(f"{chapter.name}-settings", "Settings", level, f'<dl class="settings">{rows}</dl>', folded=folded)
 
 
-def _section(study: str, part: Section, level: int, *, folded: bool) -> str:
+def _section(study: str, part: Section, level: int, shared: Collection[str], *, folded: bool) -> str:
     text = f'<p class="text">{escape(part.text)}</p>' if part.text else ""
-    drawn = "".join(figure_html(study, part, chart, level + 1) for chart in part.charts)
+    drawn = "".join(figure_html(study, part, chart, level + 1, shared) for chart in part.charts)
     charts = f'<div class="charts">{drawn}</div>' if drawn else ""
     table = _table(part.table) if part.table else ""
     body = text + _choices(study, part) + charts + table + commands_html(part.commands)
@@ -151,8 +170,11 @@ def _folding(key: str, title: str, level: int, body: str, *, folded: bool) -> st
     return f'<section class="part" id="{escape(key)}">{heading}{body}</section>'
 
 
-def figure_html(study: str, section: Section, chart: Chart, level: int = 2) -> str:
-    """Return a chart with its title as a heading of this level, its note, and its values as a table."""
+def figure_html(study: str, section: Section, chart: Chart, level: int = 2, shared: Collection[str] = ()) -> str:
+    """Return a chart with its title as a heading of this level, its note, and its values as a table.
+
+    Series in the ``shared`` legend of the page have no other legend.
+    """
     title = f"<h{level}>{escape(chart.title)}</h{level}>" if chart.title != section.title else ""
     note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
     half = section.paired if isinstance(chart, LineChart) else isinstance(chart, Heat) and len(chart.columns) <= 12
@@ -170,18 +192,19 @@ def figure_html(study: str, section: Section, chart: Chart, level: int = 2) -> s
         tables += _scrolling(head, f"<tbody>{body}</tbody>", "numbers")
     return (
         f'<figure class="chart{" half" if half else ""}" id="{escape(f"{study}-{chart.key}")}-chart">'
-        f"<figcaption>{title}{note}</figcaption>{svg.draw(chart)}"
+        f"<figcaption>{title}{note}</figcaption>{svg.draw(chart, shared)}"
         f'<details class="data"><summary>Values as a table</summary>{tables}</details></figure>'
     )
 
 
 def _table(table: Table) -> str:
-    body = "".join(_group(name, rows, len(table.head)) for name, rows in table.groups)
+    body = "".join(_group(name, rows, table.head) for name, rows in table.groups)
     signed = any(entry.sign for _, rows in table.groups for row in rows for entry in row)
     note = f'<p class="text">{escape(table.note)}</p>' if table.note else ""
     columns = zip(*(row for _, rows in table.groups for row in rows), strict=True)
     words = [i for i, column in enumerate(columns) if i and all(_is_text(entry) for entry in column)]
-    return note + _scrolling(table.head, body, "numbers signed" if signed else "numbers", words)
+    kind = f"numbers{' signed' if signed else ''}{' stack' if len(table.head) > FITTING else ''}"
+    return note + _scrolling(table.head, body, kind, words)
 
 
 def _scrolling(head: Sequence[str], body: str, kind: str, words: Sequence[int] = ()) -> str:
@@ -197,17 +220,20 @@ def _scrolling(head: Sequence[str], body: str, kind: str, words: Sequence[int] =
     )
 
 
-def _group(name: str, rows: Sequence[Sequence[TableCell]], width: int) -> str:
-    head = f'<tr class="group"><th scope="rowgroup" colspan="{width}">{escape(name)}</th></tr>' if name else ""
+def _group(name: str, rows: Sequence[Sequence[TableCell]], head: Sequence[str]) -> str:
+    group = f'<tr class="group"><th scope="rowgroup" colspan="{len(head)}">{escape(name)}</th></tr>' if name else ""
     body = "".join(
-        f'<tr><th scope="row">{_entry(row[0])}</th>{"".join(_cell(entry) for entry in row[1:])}</tr>' for row in rows
+        f'<tr><th scope="row">{_entry(row[0])}</th>{"".join(map(_cell, row[1:], head[1:]))}</tr>' for row in rows
     )
-    return f"<tbody>{head}{body}</tbody>"
+    return f"<tbody>{group}{body}</tbody>"
 
 
-def _cell(entry: TableCell) -> str:
-    classes = " ".join(name for name, holds in (("best", entry.best), ("words", _is_text(entry))) if holds)
-    return f'<td class="{classes}">{_entry(entry)}</td>' if classes else f"<td>{_entry(entry)}</td>"
+def _cell(entry: TableCell, label: str) -> str:
+    """Return a cell; a phone shows the heading ``label`` in it."""
+    facts = (("best", entry.best), ("words", _is_text(entry)), ("long", len(entry.text) > LONG))
+    classes = " ".join(name for name, holds in facts if holds)
+    kind = f' class="{classes}"' if classes else ""
+    return f'<td{kind} data-label="{escape(label)}">{_entry(entry)}</td>'
 
 
 def _is_text(entry: TableCell) -> bool:
@@ -215,13 +241,7 @@ def _is_text(entry: TableCell) -> bool:
 
 
 def _entry(entry: TableCell) -> str:
-    if entry.strip is not None:
-        low, mean, high = (100.0 * share for share in entry.strip)
-        return (
-            f'<svg class="strip" aria-hidden="true"><line x1="{low:.1f}%" x2="{high:.1f}%" y1="50%" y2="50%"/>'
-            f'<circle cx="{mean:.1f}%" cy="50%" r="3.5"/></svg>'
-        )
-    text = f"<b>{escape(entry.text)}</b>" if entry.best else escape(entry.text)
+    text = f"<b>{unbroken(entry.text)}</b>" if entry.best else unbroken(entry.text)
     sign = f'<span class="sign">{entry.sign}</span>' if entry.sign else ""
     note = "".join(f"<small>{escape(line)}</small>" for line in entry.note.splitlines())
     return f"{text}{sign}{note}"

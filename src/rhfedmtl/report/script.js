@@ -36,10 +36,11 @@
     name();
   });
 
-  // Switch series on and off: all panels of a figure share a legend.
+  // Switch series on and off: the charts of a study share a legend; a chart with other series has its own.
   const switches = (key) => {
-    const parts = () => [...key.closest("figure").querySelectorAll(".series, .end")];
     const mine = (part) => part.dataset.series === key.dataset.series;
+    const figures = () => (key.closest("figure") ? [key.closest("figure")] : [...key.closest(".study").querySelectorAll("figure")]);
+    const parts = () => figures().map((figure) => [...figure.querySelectorAll(".series, .end")]).filter((found) => found.some(mine)).flat();
     const point = (on) => {
       const shown = on && key.getAttribute("aria-pressed") === "true";
       for (const part of parts()) {
@@ -56,8 +57,9 @@
     for (const [event, on] of [["pointerenter", true], ["focus", true], ["pointerleave", false], ["blur", false]])
       key.addEventListener(event, () => point(on));
   };
+  const shared = (figure) => figure.closest(".study")?.querySelector(":scope > .legend");
   const switchedOff = (figure) =>
-    new Set([...figure.querySelectorAll('.key[aria-pressed="false"]')].map((key) => key.dataset.series));
+    new Set([shared(figure), figure].flatMap((place) => [...(place?.querySelectorAll('.key[aria-pressed="false"]') ?? [])]).map((key) => key.dataset.series));
 
   // A box with values: next to the pointer if it fits, below the plot on a phone.
   const tip = document.createElement("div");
@@ -235,14 +237,16 @@
       high: ranked ? rows.map((row) => quantile(row, 0.75)) : y.map((v, i) => v + halves[i]),
     };
   };
-  const ends = (values, log, floor, ceiling) => {
+  const ends = (values, log, floor, ceiling, span = 0) => {
     const known = values.filter((v) => v !== null && Number.isFinite(v) && (!log || v > 0));
     let low = Math.min(...known), high = Math.max(...known);
     if (!known.length) return [log ? 1 : 0, log ? 10 : 1];
     if (log) return low === high ? [low / 2, high * 2] : [low, high];
     [low, high] = [Math.max(low, Math.min(floor, low)), Math.min(high, ceiling)];
     if (low === high) [low, high] = [low - (Math.abs(low) / 2 || 0.5), high + (Math.abs(high) / 2 || 0.5)];
-    return [low, high];
+    if (high - low >= span) return [low, high];
+    const middle = Math.min(Math.max((low + high) / 2, floor + span / 2), ceiling - span / 2);
+    return [middle - span / 2, middle + span / 2];
   };
   const rounded = (low, high, most, log) => {
     for (const marks of log ? [[1], [1, 3], [1, 2, 5], [1, 2, 3, 4, 6, 8]] : []) {
@@ -289,11 +293,11 @@
     return html("div", { class: chart.series.length > 5 ? "plot crowded" : "plot" },
       html("p", { class: "y-label" }, chart.y.label), html("div", { class: "canvas" }, frame), html("p", { class: "x-label" }, chart.x.label));
   };
-  const table = (head, rows) => {
-    const cells = rows.map(([name, ...others]) => html("tr", {}, html("th", { scope: "row" }, name), ...others.map((text) => html("td", {}, text))));
+  const table = (head, rows, kind = "numbers") => {
+    const cells = rows.map(([name, ...others]) => html("tr", {}, html("th", { scope: "row" }, name), ...others.map((text, i) => html("td", { "data-label": head[i + 1] }, text))));
     const heads = html("tr", {}, ...head.map((text) => (text ? html("th", { scope: "col" }, text) : html("td", {}))));
     return html("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" },
-      html("table", { class: "numbers" }, html("thead", {}, heads), html("tbody", {}, ...cells)));
+      html("table", { class: kind }, html("thead", {}, heads), html("tbody", {}, ...cells)));
   };
   const choose = (form) => {
     const facts = JSON.parse(form.querySelector(".choices").textContent);
@@ -341,7 +345,7 @@
         series.push({ ...s, x: [left, right], y: [level, level] });
       }
       const m = facts.metrics[metric.selectedIndex];
-      const [low, high] = ends(series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]), m.log, 0, m.ceiling ?? Infinity);
+      const [low, high] = ends(series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]), m.log, 0, m.ceiling ?? Infinity, m.span);
       const chart = { x: { log: false, low: left, high: right, label: facts.x[at.place] }, y: { log: Boolean(m.log), low, high, label: m.name }, names: [], height: 320, series };
       write(chart, m, which);
       last(at, which);
@@ -350,8 +354,8 @@
       const of = which < 0 || m.log ? "" : ` of ${facts.tasks[which]}`;
       const title = `${m.name[0].toUpperCase()}${m.name.slice(1)}${of} over spending`;
       figure.querySelector("figcaption :is(h2, h3, h4)").textContent = title;
-      const note = figure.querySelector(".note");
-      if (note) note.textContent = seed.selectedIndex ? `Seed ${facts.seeds[seed.selectedIndex - 1]} only.` : m.log ? "Lines are medians over seeds, bands show the middle half." : "Lines are means over seeds, bands their 95 % intervals.";
+      const note = figure.querySelector(".note") ?? figure.querySelector("figcaption").appendChild(html("p", { class: "note" }));
+      note.textContent = seed.selectedIndex ? `Seed ${facts.seeds[seed.selectedIndex - 1]} only.` : m.log && facts.seeds.length > 1 ? "Lines are medians over seeds, bands show the middle half." : "";
       hide();
       const plot = draw(chart, title);
       figure.querySelector(".plot").replaceWith(plot);
@@ -369,7 +373,7 @@
       const end = (k, which) => mean(traces(at, k, which).map((run) => run.y[run.y.length - 1]));
       const shown = facts.tasks.map((_, i) => i).filter((i) => facts.series.some((_, k) => end(k, i) !== null));
       const rows = facts.series.map((s, k) => [s.name, ...[-1, ...shown].map((i) => { const v = end(k, i); return v === null ? "–" : v.toFixed(3); })]);
-      tasks.append(html("p", { class: "text" }, "Final values by task."), table(["", "mean", ...shown.map((i) => facts.tasks[i])], rows));
+      tasks.append(html("p", { class: "text" }, "Final values by task."), table(["", "mean", ...shown.map((i) => facts.tasks[i])], rows, "numbers stack"));
     };
     const text = html("p", { class: "text" }, "These menus change only the first chart; the other charts follow the heading.");
     form.addEventListener("change", () => { form.after(text); show(); });
@@ -412,6 +416,11 @@
     for (const { text, box } of lines) put(text, box, getComputedStyle(node.parentElement));
   };
   const picture = (figure) => {
+    // Outside of the page a chart needs its own legend.
+    const names = new Set([...figure.querySelectorAll(".series")].map((part) => part.dataset.series));
+    const legend = shared(figure)?.cloneNode(true);
+    for (const key of legend?.querySelectorAll(".key") ?? []) if (!names.has(key.dataset.series) || key.ariaPressed === "false") key.closest("li").remove();
+    if (names.size > 1 && legend) figure.querySelector("figcaption").after(legend);
     const area = figure.getBoundingClientRect();
     const bottom = figure.querySelector("details.data").getBoundingClientRect().top;
     const [width, height] = [Math.ceil(area.width) + 24, Math.ceil(bottom - area.top) + 24];
@@ -444,6 +453,7 @@
         make("text", { x, y: y + 0.78 * box.height, fill: look.color, "font-family": look.fontFamily, "font-size": look.fontSize, "font-weight": look.fontWeight }, sheet).textContent = text;
       });
     }
+    legend?.remove();
     return { text: new XMLSerializer().serializeToString(sheet), width, height };
   };
   const painted = ({ text, width, height }) => new Promise((done, fail) => {

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rhfedmtl.report import tables, views
-from rhfedmtl.report.charts import Chart, Styles
+from rhfedmtl.report.charts import Chart, Series, Styles, all_series
 from rhfedmtl.report.choices import Facts, choices
+from rhfedmtl.report.findings import findings
 from rhfedmtl.report.tables import Table
-from rhfedmtl.report.words import findings, focus, place_text, settings
+from rhfedmtl.report.words import focus, place_text, reading, settings
 from rhfedmtl.studies.study import StudyResult
 
 
@@ -40,14 +41,20 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """Question, findings and sections of a study."""
+    """Findings, sections and settings of a study.
+
+    ``legend`` has the series that several charts share. ``reading`` explains marks in tables. With ``intervals``, the
+    page explains ± once.
+    """
 
     name: str
     title: str
-    question: str
     findings: tuple[str, ...]
     sections: tuple[Section, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
+    legend: tuple[Series, ...] = ()
+    reading: str = ""
+    intervals: bool = False
 
     @property
     def charts(self) -> list[Chart]:
@@ -58,8 +65,10 @@ class Chapter:
 def chapter(result: StudyResult, styles: Styles) -> Chapter:
     """Return the chapter of a study with all sections for which it has data."""
     sections = tuple(s for s in _all(result, styles) if s.charts or s.table or s.commands or s.tells)
-    study = result.study
-    return Chapter(study.name, study.title, study.question, tuple(findings(result)), sections, settings(result))
+    study, entries = result.study, {*result.labels.values(), views.PRINTED}
+    legend = tuple(s for s in all_series(chart for part in sections for chart in part.charts) if s.key in entries)
+    told, intervals = tuple(findings(result)), study.seeds > 1
+    return Chapter(study.name, study.title, told, sections, settings(result), legend, reading(result), intervals)
 
 
 def across(results: Sequence[StudyResult]) -> list[Chapter]:
@@ -67,8 +76,8 @@ def across(results: Sequence[StudyResult]) -> list[Chapter]:
     table = tables.across(results)
     if table is None:
         return []
-    question = "Which method is best over all studies and budgets?"
-    return [Chapter("across", "All studies together", question, (), (Section("areas", "", table=table, folded=False),))]
+    section = Section("areas", "Best method over all studies and budgets", table=table, folded=False)
+    return [Chapter("across", "All studies together", (), (section,))]
 
 
 def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
@@ -78,7 +87,7 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
         charts = tuple(views.values(result, styles))
         yield Section("values", charts[0].title if charts else "", charts=charts, folded=False)
         yield Section("table", "All cells", table=tables.grid(result), folded=False)
-        yield Section("overall", "Complete axis", table=tables.complete_axis(result), folded=False)
+        yield Section("overall", "All budgets together", table=tables.complete_axis(result), folded=False)
     else:
         at = focus(result)
         runs = result.records(result.study.reference, at)
@@ -87,6 +96,7 @@ def _all(result: StudyResult, styles: Styles) -> Iterator[Section]:
         else:
             yield Section("table", "Side by side", where, table=tables.ranking(result, at), folded=False)
         yield from _first_views(result, styles)
+    yield Section("methods", "Methods", table=tables.methods(result), folded=False)
     yield Section("certificates", "Certificates, and tuned settings", table=tables.certificates(result))
     on_the_way = tuple(views.along_spent(result, styles))
     menus = choices(result, styles) if on_the_way else None

@@ -8,7 +8,7 @@ parts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -25,6 +25,7 @@ from rhfedmtl.report.charts import (
     Number,
     Panels,
     Series,
+    all_series,
     rounded,
     short,
     ticks,
@@ -54,26 +55,28 @@ def symbols() -> str:
     return f'<svg class="symbols" aria-hidden="true"><defs>{shapes}</defs></svg>'
 
 
-def draw(chart: Chart) -> str:
-    """Return a chart with its legend as HTML for a figure."""
+def draw(chart: Chart, shared: Collection[str] = ()) -> str:
+    """Return a chart as HTML for a figure, with a legend unless all its entries are in the ``shared`` legend."""
     if isinstance(chart, LineChart):
-        return legend(chart.series) + _plot(chart.fitted(), WIDE_LABEL, labels=True)
+        return legend(chart.series, shared) + _plot(chart.fitted(), WIDE_LABEL, labels=True)
     if isinstance(chart, Panels):
         panels = "".join(_panel(part) for part in chart.fitted().parts)
-        return legend(chart.series()) + f'<div class="panels n{min(len(chart.parts), 4)}">{panels}</div>'
+        return legend(all_series([chart]), shared) + f'<div class="panels n{min(len(chart.parts), 4)}">{panels}</div>'
     return _bars(chart) if isinstance(chart, Bars) else _heat(chart)
 
 
-def legend(series: Sequence[Series]) -> str:
-    """Return the legend as buttons that the script activates, groups last; empty for a single series."""
+def legend(series: Sequence[Series], shared: Collection[str] = ()) -> str:
+    """Return the legend as buttons that the script activates, groups last; empty for a single series.
+
+    A legend that the page already has is empty too.
+    """
     keys = "".join(
         f'<li><button type="button" class="key c{GREY if s.group else s.style.colour} {s.kind}" '
         f'data-series="{escape(name)}" aria-pressed="true">{sample(s)}{escape(name)}</button></li>'
         for name, s in entries(series).items()
+        if name not in shared
     )
-    if not keys:
-        return ""
-    return f'<ul class="legend">{keys}</ul>'
+    return f'<ul class="legend">{keys}</ul>' if keys else ""
 
 
 def entries(series: Sequence[Series]) -> dict[str, Series]:

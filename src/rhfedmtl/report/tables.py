@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from rhfedmtl.algorithms.registry import moves_data
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.report import along
 from rhfedmtl.report.charts import short, signed
 from rhfedmtl.report.words import MEANING, axis_label, metric_name, place_text, spread, tuned
+from rhfedmtl.roles.words import solver_shares
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies.overall import overall
 from rhfedmtl.studies.study import EVEN, At, Cell, StudyResult, judged
@@ -28,7 +30,6 @@ class TableCell:
     note: str = ""
     sign: str = ""
     best: bool = False
-    strip: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,51 @@ def grid(result: StudyResult) -> Table:
     study = result.study
     groups = tuple((place_text(at), tuple(_row(result, name, at) for name in result.labels)) for at in study.others)
     head = ("", *(short(value) for value in study.along))
-    return Table(head, groups, f"Across: {axis_label(study.x or '')}. {_reading(result)}")
+    return Table(head, groups, f"Across: {axis_label(study.x or '')}.")
 
 
 def _row(result: StudyResult, name: str, at: At) -> tuple[TableCell, ...]:
-    return (
-        TableCell(result.labels[name]),
-        *(_entry(result, result.cell(name, place)) for place in result.study.line(at)),
-    )
+    cells = (_entry(result, result.cell(name, place)) for place in result.study.line(at))
+    return _method_name(result, name), *cells
+
+
+def _method_name(result: StudyResult, name: str) -> TableCell:
+    """Return the name of a method, marked if it has no budget or moves data: then its numbers are easier to reach."""
+    variant = next(variant for variant in result.study.variants if variant.name == name)
+    marks = {"baseline without a budget": variant.yardstick, "moves data": moves_data(variant.algorithm)}
+    return TableCell(variant.label, ", ".join(mark for mark, holds in marks.items() if holds))
+
+
+def methods(result: StudyResult) -> Table | None:
+    """Return λ1, λ2, H and solver of every method over all its runs, and which method moves data."""
+    ranges = {weight: result.weight_ranges(weight) for weight in ("lambda1", "lambda2")}
+    rows, moving = [], False
+    for variant in result.study.variants:
+        records = [record for at in result.places for record in result.records(variant.name, at)]
+        summaries = [record.result for record in records if record.result]
+        if not summaries:
+            continue
+        moves = moves_data(variant.algorithm)
+        steps = [H for summary in summaries for H in summary.local_steps]
+        solvers: Counter[str] = Counter()
+        for summary in summaries:
+            solvers.update(summary.rounds_by_solver)
+        reasons = {record.selection.why for record in records if record.selection}
+        reason = reasons.pop() if len(reasons) == 1 else ""
+        weights = [TableCell(by_label.get(variant.label, "–")) for by_label in ranges.values()]
+        weights[1] = replace(weights[1], note=reason)
+        cells = (_span(steps), solver_shares(solvers) if solvers else "–", "yes" if moves else "no")
+        rows.append((TableCell(variant.label), *weights, *(TableCell(text) for text in cells)))
+        moving |= moves
+    note = "H is the number of local steps in a round (median over terminals)."
+    note += " A method that moves data puts the rows of several terminals on one machine." if moving else ""
+    head = ("", "λ₁", "λ₂", "H", "solver", "moves data")
+    return Table(head, (("", tuple(rows)),), note) if rows else None
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """Return the smallest and largest number."""
+    return " to ".join(dict.fromkeys((f"{min(numbers)}", f"{max(numbers)}"))) if numbers else "–"
 
 
 def _entry(result: StudyResult, cell: Cell) -> TableCell:
@@ -76,22 +114,8 @@ def _sign(result: StudyResult, cell: Cell) -> str:
     return SIGNS[cell.verdict] if cell.seeds > 1 else ""
 
 
-def _reading(result: StudyResult) -> str:
-    """Return the legend of the signs."""
-    reference = result.labels[result.study.reference]
-    if not result.same_data:
-        return "Results on different data sets or labels are not ranked."
-    if result.study.seeds < 2:
-        return "The best of each column is marked. A single seed, so no tests."
-    return (
-        f"Mean over {result.study.seeds} seeds, ± half of its 95 % interval; the best of each column is marked. "
-        f"▲ better and ▼ worse than {reference}, ≈ not significant: by the 95 % interval of the difference, "
-        "paired over seeds."
-    )
-
-
 def complete_axis(result: StudyResult) -> Table | None:
-    """Return the table over the complete axis: area under the curve, rank, certificates."""
+    """Return the table over all budgets: area under the curve, rank, certificates."""
     groups = []
     for at in result.study.others:
         rows = overall(result, at)
@@ -102,7 +126,7 @@ def complete_axis(result: StudyResult) -> Table | None:
             against = _difference(*row.against) if row.against else "reference"
             cells.append(
                 (
-                    TableCell(result.labels[row.variant]),
+                    _method_name(result, row.variant),
                     TableCell(spread(row.area, row.half), best=row is best),
                     TableCell(against, sign=sign if row.against else ""),
                     TableCell(f"{row.rank:.1f}"),
@@ -119,7 +143,7 @@ def complete_axis(result: StudyResult) -> Table | None:
         f"Area under the curve: the mean along the logarithm of {axis_label(result.study.x or '')}. Ranks are "
         "means over its values and seeds (1 is best); relative gaps are geometric means."
     )
-    return Table(head, comparable, f"{note} {_reading(result)}")
+    return Table(head, comparable, note)
 
 
 def across(results: Sequence[StudyResult]) -> Table | None:
@@ -142,40 +166,32 @@ def across(results: Sequence[StudyResult]) -> Table | None:
     ranks = [float(np.mean([by_variant[name].rank for _, _, by_variant in rows])) for name in shared]
     last = (TableCell("mean rank"), *(TableCell(f"{rank:.1f}", best=rank == min(ranks)) for rank in ranks))
     note = "Area under the curve of each study, divided by the width of its log axis; the best of each row is marked."
-    return Table(("", *shared), (("", (*body, last)),), note)
+    movers = {v.name for result in results for v in result.study.variants if moves_data(v.algorithm)}
+    head = ("", *(f"{name} (moves data)" if name in movers else name for name in shared))
+    return Table(head, (("", (*body, last)),), note)
 
 
 def ranking(result: StudyResult, at: At) -> Table:
     """Return variants at a place: metric, difference to the reference, worst task, spread between tasks, rounds."""
     names = list(result.labels)
     cells = {name: result.cell(name, at) for name in names}
-    bounds = _bounds([c for c in cells.values() if c.mean is not None])
     order = sorted(names, key=lambda n: (cells[n].mean is None, -result.study.sign * (cells[n].mean or 0.0)))
-    rows = tuple(_ranked(result, cells[name], at, bounds) for name in order)
+    rows = tuple(_ranked(result, cells[name], at) for name in order)
     metric, reference = metric_name(result.study.metric), result.labels[result.study.reference]
-    head = ("", metric, "", f"against {reference}", "worst task", "spread of tasks", "rounds")
-    return Table(head, (("", rows),), _reading(result))
+    head = ("", metric, f"against {reference}", "worst task", "spread of tasks", "rounds")
+    return Table(head, (("", rows),))
 
 
-def _bounds(cells: Sequence[Cell]) -> tuple[float, float]:
-    low = min((c.mean - (c.half or 0.0) for c in cells if c.mean is not None), default=0.0)
-    high = max((c.mean + (c.half or 0.0) for c in cells if c.mean is not None), default=1.0)
-    return low, high if high > low else low + 1.0
-
-
-def _ranked(result: StudyResult, cell: Cell, at: At, bounds: tuple[float, float]) -> tuple[TableCell, ...]:
-    name = TableCell(result.labels[cell.variant], "" if cell.variant in result.running else "baseline without a budget")
+def _ranked(result: StudyResult, cell: Cell, at: At) -> tuple[TableCell, ...]:
+    name = _method_name(result, cell.variant)
     if cell.mean is None:
-        return (name, _nothing(result, cell), *(TableCell("") for _ in range(5)))
-    (low, high), half = bounds, cell.half or 0.0
-    strip = tuple((v - low) / (high - low) for v in (cell.mean - half, cell.mean, cell.mean + half))
+        return (name, _nothing(result, cell), *(TableCell("") for _ in range(4)))
     many = result.records(cell.variant, at)
     by_task = along.by_task(many, result.study.metric)
     tasks = many[0].tasks if many and along.same_tasks(many) else []
     return (
         name,
         TableCell(spread(cell.mean, cell.half), best=result.best(at) == cell.variant),
-        TableCell("", strip=strip),  # type: ignore[arg-type]
         _against(result, cell),
         *_of_tasks(by_task, tasks, result.study.metric),
         TableCell(f"{cell.rounds:.0f}"),
@@ -241,7 +257,7 @@ def bill(result: StudyResult) -> Table | None:
 
 
 def _certified(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
-    for name, label in result.labels.items():
+    for name in result.labels:
         records = result.records(name, at)
         results = [r.result for r in records if r.result is not None and r.result.relative_gap is not None]
         if not results:
@@ -252,7 +268,7 @@ def _certified(result: StudyResult, at: At) -> Iterator[tuple[TableCell, ...]]:
         notes = [f"{text} ({count} of {len(records)} seeds)" for text, count in chosen.most_common()]
         settings = notes if len(chosen) > 1 else list(chosen)
         yield (
-            TableCell(label),
+            _method_name(result, name),
             TableCell(f"{np.mean(gaps):.2g}"),
             TableCell(f"{max(gaps):.2g}"),
             TableCell(worst.certified),
@@ -282,10 +298,13 @@ def differences(result: StudyResult) -> Table | None:
     """Return every difference to the reference with its interval and verdict."""
     groups = []
     for at in result.places:
-        tested = [(label, result.cell(name, at)) for name, label in result.labels.items()]
         rows = tuple(
-            (TableCell(label), TableCell(_difference(*cell.against)), TableCell(cell.verdict or "single seed: no test"))
-            for label, cell in tested
+            (
+                _method_name(result, cell.variant),
+                TableCell(_difference(*cell.against)),
+                TableCell(cell.verdict or "single seed: no test"),
+            )
+            for cell in (result.cell(name, at) for name in result.labels)
             if cell.against is not None
         )
         if rows:
@@ -295,7 +314,7 @@ def differences(result: StudyResult) -> Table | None:
     name, reference = metric_name(result.study.metric), result.labels[result.study.reference]
     pair = (f"{name} of {reference}", name) if result.study.sign < 0 else (name, f"{name} of {reference}")
     note = f"{pair[0][:1].upper()}{pair[0][1:]} minus {pair[1]}, paired over seeds; positive is better."
-    return Table(("", "difference, 95 % interval", "verdict"), tuple(groups), note)
+    return Table(("", "difference", "verdict"), tuple(groups), note)
 
 
 def _difference(difference: float, half: float | None) -> str:

@@ -15,6 +15,7 @@ from rhfedmtl.maths.intervals import interval
 from rhfedmtl.report import along
 from rhfedmtl.report.charts import Axis, Bars, Chart, Heat, LineChart, Panels, Series, Style, Styles, thinned
 from rhfedmtl.report.words import (
+    GAP_AXIS,
     LOG_RATIO,
     axis_of,
     focus,
@@ -26,7 +27,6 @@ from rhfedmtl.report.words import (
 from rhfedmtl.runs.records import Record, RoundTable, Summary
 from rhfedmtl.studies.study import At, StudyResult
 
-INTERVALS = "Lines are means over seeds, bands their 95 % intervals."
 PRINTED = "printed in the paper"
 MOST_TASKS = 8
 """Tasks that a chart shows individually."""
@@ -65,14 +65,7 @@ def values(result: StudyResult, styles: Styles) -> list[Chart]:
                     Series(label, at_x, prints, style=styled[name], kind="hollow", group=PRINTED, of=variant.label)
                 )
         parts.append(LineChart("", place_text(at), _x(result), y, tuple(series)))
-    note = "Hollow markers are values printed in the paper. " if result.study.paper else ""
-    return _together(
-        "values", f"{metric_name(result.study.metric)} over {_x(result).label}", parts, note + _bands(result)
-    )
-
-
-def _bands(result: StudyResult) -> str:
-    return INTERVALS if result.study.seeds > 1 else ""
+    return _together("values", f"{metric_name(result.study.metric)} over {_x(result).label}", parts)
 
 
 def _x(result: StudyResult) -> Axis:
@@ -84,7 +77,7 @@ def _along_x(result: StudyResult) -> list[float]:
     return [float(i) for i in range(len(values_along))] if _x(result).names else [float(v) for v in values_along]
 
 
-def _together(key: str, title: str, parts: Sequence[LineChart], note: str) -> list[Chart]:
+def _together(key: str, title: str, parts: Sequence[LineChart], note: str = "") -> list[Chart]:
     """Return panels, or a single chart."""
     drawn = [part for part in parts if part.series]
     if not drawn:
@@ -114,7 +107,7 @@ def work(result: StudyResult, styles: Styles) -> list[Chart]:
     )
     for key, title, label, of in works:
         parts = [_work_at(result, at, Axis(label, low=0.0), of, styles) for at in result.study.others]
-        charts += _together(key, title, parts, _bands(result))
+        charts += _together(key, title, parts)
     return charts
 
 
@@ -140,19 +133,20 @@ def resource(result: StudyResult, at: At) -> str | None:
 
 
 def along_spent(result: StudyResult, styles: Styles) -> list[Chart]:
-    """Return the metric and the certified gap (log scale) over spending, at the focus."""
+    """Return the metric and the relative gap (log scale) over spending, at the focus."""
     at = focus(result)
     kind = resource(result, at)
     x = Axis("round (BS iteration)" if kind is None else f"spent ({unit(kind)})", integer=kind is None)
     charts: list[Chart] = []
     name = metric_name(result.study.metric)
     names = {variant: result.labels[variant] for variant in result.running}
-    medians = "Lines are medians over seeds, bands show the middle half." if result.study.seeds > 1 else ""
+    medians = "Lines are medians over seeds, bands show the middle half. " if result.study.seeds > 1 else ""
+    medians += "A share of each method's own objective: it shows how well the training problem is solved, not accuracy."
     for column, title, y, bands in (
-        (result.study.metric, f"{name} over spending", metric_axis(result.study.metric), _bands(result)),
-        ("gap", "Certified gap over spending", Axis("duality gap (log scale)", "log"), medians),
+        (result.study.metric, f"{name} over spending", metric_axis(result.study.metric), ""),
+        (along.RELATIVE_GAP, "Relative gap over spending", Axis(GAP_AXIS, "log"), medians),
     ):
-        series = _trajectories(result, at, column, kind, styles, ranked=column == "gap")
+        series = _trajectories(result, at, column, kind, styles, ranked=column == along.RELATIVE_GAP)
         # A run can have a result but no curve: name it in the note.
         drawn = {line.label for line in series}
         ended = [label for name, label in names.items() if any(record.result for record in result.records(name, at))]
@@ -317,7 +311,7 @@ def tasks(result: StudyResult, styles: Styles) -> list[Chart]:
         series.append(_banded(result, name, points, styled[name]))
     metric = metric_name(result.study.metric)
     order_text = f"Tasks in the order of {result.labels[first]}." if named else "The tasks of each seed in order."
-    note = f"{order_text} {_bands(result)}".strip() if named or result.study.seeds > 1 else ""
+    note = order_text if named or result.study.seeds > 1 else ""
     x = Axis("task", names=names) if named else Axis("rank of the task (1 = worst)", integer=True)
     title = f"{metric[:1].upper()}{metric[1:]} from the worst task to the best"
     return [LineChart("tasks", title, x, metric_axis(result.study.metric), tuple(series), note)]
@@ -331,9 +325,8 @@ def trajectories(result: StudyResult) -> list[Chart]:
     many = result.records(result.study.reference, at)
     tasks = len(many[0].tasks) if many else 0
     notes = [f"{MOST_TASKS} of {tasks} tasks."] if tasks > MOST_TASKS else []
-    if len(many) > 1:
-        single = "Each seed draws its own tasks, so this is only the first seed."
-        notes.append(INTERVALS if along.same_tasks(many) else single)
+    if len(many) > 1 and not along.same_tasks(many):
+        notes.append("Each seed draws its own tasks, so this is only the first seed.")
     charts: list[Chart] = []
     for column, x in ((None, Axis("round (BS iteration)", integer=True)), (kind, Axis(f"spent ({unit(kind or '')})"))):
         if column is None or kind is not None:

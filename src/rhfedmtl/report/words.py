@@ -1,15 +1,14 @@
-"""Texts of a report: names of axes with units, places of a grid, findings, and settings."""
+"""Texts of a report: names of axes with units, places of a grid, and settings."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.report.charts import Axis, short, signed
+from rhfedmtl.report.charts import Axis, short
 from rhfedmtl.runs.records import Record
-from rhfedmtl.studies.study import At, Cell, StudyResult
+from rhfedmtl.studies.study import At, StudyResult
 
 METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auc": "AUC", "rmse": "RMSE"}
 AXES = {
@@ -29,6 +28,9 @@ PRICES = {
 }
 PRICES |= {"cloud": "server iteration", "cloud_round": "server iteration"}
 UNITS = {"bytes": "bytes"}
+GAP_AXIS = "relative duality gap (log scale)"
+LEAST_SPAN = 0.1
+"""An axis of accuracy spans at least 10 points."""
 LOG_RATIO = 30.0
 """An axis whose values span a larger factor has a log scale."""
 
@@ -39,8 +41,10 @@ def metric_name(metric: str) -> str:
 
 
 def metric_axis(metric: str) -> Axis:
-    """Return the axis of a metric: errors start at 0, other metrics lie between 0 and 1."""
-    return Axis(metric_name(metric), floor=0.0, ceiling=math.inf if metric == "rmse" else 1.0)
+    """Return the axis of a metric: errors are at least 0; other metrics lie between 0 and 1 and span 10 points."""
+    if metric == "rmse":
+        return Axis(metric_name(metric), floor=0.0)
+    return Axis(metric_name(metric), floor=0.0, ceiling=1.0, span=LEAST_SPAN)
 
 
 def unit(kind: str) -> str:
@@ -98,78 +102,6 @@ def spread(value: float, half: float | None) -> str:
     return f"{value:.3f}" if half is None else f"{value:.3f} ± {half:.3f}"
 
 
-def findings(result: StudyResult) -> list[str]:
-    """Return the findings of a study.
-
-    A finding derived from the cells comes first, unless the study has its own findings and paper values. The last
-    sentences name refused and diverged runs with the reason.
-    """
-    study_findings = result.study.findings
-    derived = [] if study_findings and result.study.paper else [_derived(result)]
-    return [
-        text for text in [*derived, *study_findings, *(f"Not run: {reason}" for reason in result.refusals())] if text
-    ]
-
-
-def contradicts(finding: str) -> bool:
-    """Return True if a finding says that it contradicts the paper."""
-    return "contradicts the paper" in finding.lower()
-
-
-def _derived(result: StudyResult) -> str:
-    """Return a sentence about the best method at the largest budget.
-
-    For a study along another axis than the budget, return the best and worst place of the reference.
-    """
-    at, x = focus(result), result.study.x
-    if x is not None and not x.startswith("budget.") and len(result.study.axes[x]) > 1:
-        return _extremes(result, at, x)
-    ranked = _ranked(result, at)
-    if result.best(at) is None:
-        return ""
-    best = ranked[0]
-    where = f"At {place_text(at)}, " if at else ""
-    reached = f"{result.labels[best.variant]} reaches {metric_name(result.study.metric)} {_cell(best)}"
-    if len(ranked) == 1:
-        record = result.records(best.variant, at)[0]
-        size = f" over {len(record.tasks)} tasks after {best.rounds:g} rounds" if len(record.tasks) > 1 else ""
-        ending = "" if record.result is None else f"; certificate: {record.result.certified}"
-        return f"{where}{reached}{size}{ending}."
-    # The margin to the second best is a difference paired over seeds.
-    second, runner_up = ranked[1], result.labels[ranked[1].variant]
-    lead, half = result.difference(best.variant, best.at, second.variant) or (0.0, None)
-    pair = f"paired over {best.seeds} seeds"
-    if half is None:
-        margin = f"against {second.mean:.3f} of {runner_up} (a single seed, so no test)"
-    elif lead <= half:
-        margin = f"not significantly different from {runner_up} ({signed(lead)} ± {half:.3f}, {pair})"
-    else:
-        margin = f"better than {runner_up} by {lead:.3f} ± {half:.3f} ({pair})"
-    return f"{where}{reached}, {margin}."
-
-
-def _extremes(result: StudyResult, at: At, x: str) -> str:
-    study = result.study
-    other_axes = {axis: value for axis, value in at.items() if axis != x}
-    cells = [cell for place in study.line(other_axes) if (cell := result.cell(study.reference, place)).mean is not None]
-    if not cells:
-        return ""
-    ordered = sorted(cells, key=lambda c: -study.sign * (c.mean or 0.0))
-    where = f"At {place_text(other_axes)}, " if other_axes else ""
-    best, worst = (f"at {place_text({x: c.at[x]})} ({_cell(c)})" for c in (ordered[0], ordered[-1]))
-    name, metric = result.labels[study.reference], metric_name(study.metric)
-    return f"{where}{name} has its best {metric} {best}, and its worst {worst}."
-
-
-def _cell(cell: Cell) -> str:
-    return spread(cell.mean or 0.0, cell.half)
-
-
-def _ranked(result: StudyResult, at: At) -> list[Cell]:
-    cells = [result.cell(name, at) for name in result.running]
-    return sorted((c for c in cells if c.mean is not None), key=lambda c: -result.study.sign * (c.mean or 0.0))
-
-
 MEANING = (
     "A certificate compares the objective of the models with a lower bound: “within 3 %” means that the best possible "
     "objective is at most 3 % lower. This holds for the training problem, not for new rows. A bound near 0 is "
@@ -193,7 +125,7 @@ def _setting(value: Any) -> str:
 
 
 def settings(result: StudyResult) -> dict[str, str]:
-    """Return the settings that all runs of a study share: data, prices, budgets, weights, faults, seeds, versions."""
+    """Return the settings that all runs of a study share: question, data, prices, budgets, faults, seeds, versions."""
     # Prefer a run of the reference at the focus, because the report shows single runs there.
     names = [result.study.reference, *result.running, *result.labels]
     every = (result.records(name, at) for at in [focus(result), *result.places] for name in names)
@@ -202,32 +134,33 @@ def settings(result: StudyResult) -> dict[str, str]:
         raise ConfigError(f"study {result.study.name} has no runs: make it again")
     configuration, axes = record.configuration, result.study.axes
     facts = {
+        "question": result.study.question,
         "data": _data(record, axes),
         "prices": _prices(configuration.cost, axes),
         "budget": ", ".join(f"{k} {short(v)}" for k, v in configuration.budget.items() if f"budget.{k}" not in axes),
-        "weights": _weights(result),
         "faults": configuration.faults,
-        "seeds": f"{result.study.seeds}; intervals are 95 % (Student's t over seeds)"
-        if result.study.seeds > 1
-        else "one",
+        "seeds": str(result.study.seeds),
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
     }
     return {name: text for name, text in facts.items() if text}
 
 
-def _weights(result: StudyResult) -> str:
-    """Return λ₁ and λ₂ of the runs, by method if methods differ; a single run also has the reason of its choice."""
-    texts = []
-    for name, symbol in (("lambda1", "λ₁"), ("lambda2", "λ₂")):
-        methods: dict[str, list[str]] = {}
-        for label, values in result.weight_ranges(name).items():
-            methods.setdefault(values, []).append(label)
-        if methods and f"learning.{name}" not in result.study.axes:
-            parts = [f"{values} ({', '.join(labels)})" for values, labels in methods.items()]
-            texts.append(f"{symbol} = {', '.join(parts if len(methods) > 1 else methods)}")
-    selections = [record.selection for record in result.every_record()]
-    reasons = [f" ({selection.why})" for selection in selections if selection is not None and len(selections) == 1]
-    return "".join([", ".join(texts), *reasons])
+def reading(result: StudyResult) -> str:
+    """Return the meaning of the marks in the tables of a study."""
+    if not result.same_data:
+        return "Results on different data sets or labels are not ranked."
+    if result.study.seeds > 1:
+        return (
+            f"Means over {result.study.seeds} seeds; ▲, ▼ and ≈ compare with {result.labels[result.study.reference]}."
+        )
+    return "The best method is marked. A single seed, so no tests." if len(result.labels) > 1 else ""
+
+
+READING = (
+    "± is half of the 95 % interval of a mean over seeds (Student's t), and bands in charts are this interval. ▲ is "
+    "better, ▼ worse and ≈ not significant, by the interval of the difference, paired over seeds. The best is marked."
+)
+"""Explanation of intervals, once in a page."""
 
 
 def _data(record: Record, axes: Mapping[str, Any]) -> str:

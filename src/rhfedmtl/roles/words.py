@@ -26,6 +26,14 @@ def by_solver(rounds: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {SOLVERS[name]}" for name, count in rounds.items())
 
 
+def solver_shares(rounds: Mapping[str, int]) -> str:
+    """Return the share of the rounds of each solver, the largest first: quasi-Newton 78 %, dual ascent 22 %."""
+    names = sorted(rounds, key=lambda name: -rounds[name])
+    if len(names) == 1:
+        return SOLVERS[names[0]]
+    return ", ".join(f"{SOLVERS[name]} {100.0 * rounds[name] / sum(rounds.values()):.0f} %" for name in names)
+
+
 def in_words(relative_gap: float | None, dual: float | None) -> str:
     """Return the statement of a certificate; records may have no certificate."""
     if relative_gap is None or dual is None:

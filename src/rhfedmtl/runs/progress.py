@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -48,6 +48,7 @@ class RoundLine:
     gap: Number
     relative_gap: Number
     metrics: dict[str, list[Number]]
+    rounds_by_solver: dict[str, int] = field(default_factory=dict)
 
 
 @contextmanager
@@ -84,6 +85,7 @@ def _line(progress: Progress, budget: dict[str, float]) -> RoundLine:
         terminal_steps=progress.terminal_steps,
         **certificate,
         metrics={n: v.tolist() if len(v) <= MAX_TASKS_SHOWN else [mean(v)] for n, v in progress.metrics.items()},
+        rounds_by_solver=dict(progress.rounds_by_solver),
     )
 
 
@@ -189,6 +191,7 @@ def _so_far(record: Record, lines: list[RoundLine]) -> Record:
         budget=budget,
         binding=binding(last.spent, budget),
         seconds=0.0,
+        rounds_by_solver=last.rounds_by_solver,
     )
     table = RoundTable(
         **columns(lines, last.spent),

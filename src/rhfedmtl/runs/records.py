@@ -121,6 +121,15 @@ class RoundTable:
     answered: list[list[int]]
     metrics: dict[str, list[list[Number] | None]]
 
+    @property
+    def relative_gap(self) -> list[Number]:
+        """Gap of each round as a share of the larger of primal and dual, as in `Certificate.relative_gap`."""
+        rounds = zip(self.gap, self.primal, self.dual, strict=True)
+        return [
+            None if gap is None or primal is None or dual is None else gap / (max(abs(primal), abs(dual)) or 1.0)
+            for gap, primal, dual in rounds
+        ]
+
 
 @dataclass(frozen=True)
 class BillLine:

@@ -285,13 +285,25 @@ class StudyResult:
 
     def difference(self, variant: str, at: At, baseline: str) -> tuple[float, float | None] | None:
         """Return how much better a variant is, paired over common seeds: mean and half of its 95 % interval."""
-        first, second = self.values(variant, at), self.values(baseline, at)
-        first_seeds, second_seeds = self.seeds_of(variant, at), self.seeds_of(baseline, at)
-        both = [seed for seed in first_seeds if seed in second_seeds]
-        if first is None or second is None or not both or variant == baseline or not self.same_data:
+        pairs = self._pairs(variant, at, baseline)
+        return interval(np.array(list(pairs.values()))) if pairs else None
+
+    def mean_difference(self, variant: str, baseline: str) -> tuple[float, float | None] | None:
+        """Return the same for the mean over all places at which both have results, paired over the seeds of all."""
+        pairs = [pairs for at in self.places if (pairs := self._pairs(variant, at, baseline))]
+        seeds = set.intersection(*map(set, pairs)) if pairs else set()
+        if not seeds:
             return None
-        pairs = [first[first_seeds.index(seed)] - second[second_seeds.index(seed)] for seed in both]
-        return interval(self.study.sign * np.array(pairs))
+        return interval(np.array([np.mean([by_seed[seed] for by_seed in pairs]) for seed in sorted(seeds)]))
+
+    def _pairs(self, variant: str, at: At, baseline: str) -> dict[int, float]:
+        """Return by seed how much better a variant is; empty if the two cannot be compared."""
+        first, second = self.values(variant, at), self.values(baseline, at)
+        if first is None or second is None or variant == baseline or not self.same_data:
+            return {}
+        other = dict(zip(self.seeds_of(baseline, at), second, strict=True))
+        own = dict(zip(self.seeds_of(variant, at), first, strict=True))
+        return {seed: self.study.sign * float(own[seed] - other[seed]) for seed in own if seed in other}
 
     def cell(self, variant: str, at: At) -> Cell:
         """Return a cell of the table."""
