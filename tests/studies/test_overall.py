@@ -74,7 +74,7 @@ def test_a_private_comparison_shows_relative_gaps(capsys: pytest.CaptureFixture[
         cost=("energy=0.1,10",),
         privacy="epsilon=5,delta=1e-3",
     )
-    result = side_by_side(base, ["rhfedmtl", "local"], [400.0, 800.0], 1, "accuracy").run(tmp_path, workers=1)
+    result = side_by_side(base, ["rhfedmtl", "local"], [400.0, 800.0], range(1), "accuracy").run(tmp_path, workers=1)
     assert result.refusals() == []
     assert [row.optimum for row in overall(result, {})] == [None, None]
     show_study(result)

@@ -321,7 +321,9 @@ Differences = dict[str, list[tuple[float, float | None]]]
 def _with_differences(differences: Differences) -> StudyResult:
     """A study whose cells have these differences to `rhfedmtl`, by method and budget."""
     budgets = [100.0 * (k + 1) for k in range(len(differences["local"]))]
-    result = StudyResult(side_by_side(BASE, ["rhfedmtl", *differences], budgets, 2, "accuracy").study, Path("unused"))
+    result = StudyResult(
+        side_by_side(BASE, ["rhfedmtl", *differences], budgets, range(2), "accuracy").study, Path("unused")
+    )
     result.__dict__["cells"] = [
         Cell(name, {"budget.energy": budget}, 0.9, 0.01, difference, None, 1.0, 2)
         for name, values in differences.items()

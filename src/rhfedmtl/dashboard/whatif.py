@@ -86,7 +86,7 @@ SLIDER_GROUPS = {
     ),
 }
 SLIDERS = tuple(slider for group in SLIDER_GROUPS.values() for slider in group)
-SIZES = {"tasks": "tasks", "terminals": "terminals", "samples": "samples-per-task", "features": "features"}
+SIZES = {"tasks": "tasks", "terminals": "terminals", "samples": "samples-per-task", "features": "n-features"}
 """Sliders of sizes with their options on the command line; a pilot has its own sizes."""
 
 

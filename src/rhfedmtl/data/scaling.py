@@ -169,9 +169,13 @@ class Scaler:
         # Adding n equal numbers loses up to n eps of their mean (Chan, Golub and LeVeque 1983): a smaller deviation
         # means that the feature is constant.
         constant = variance <= (moments.count * np.finfo(np.float64).eps * np.abs(moments.mean)) ** 2
+        deviation = np.sqrt(variance)
+        if mapping is not None:
+            n_columns = mapping.statistics.n_columns
+            deviation = np.maximum(deviation, mapping.features.least_scales(n_columns, moments.count))
         # The root mean square of row norms becomes 1, so weights and steps have the same scale as for unit rows.
         length = np.sqrt(max(int(np.sum(~constant)), 1)) if method.endswith("rms") else 1.0
-        return cls(moments.mean, np.where(constant, 1.0, length * np.sqrt(variance)), method.endswith("unit"), mapping)
+        return cls(moments.mean, np.where(constant, 1.0, length * deviation), method.endswith("unit"), mapping)
 
     def rounded(self, dtype: np.dtype[Any], names: Sequence[str] = ()) -> Scaler:
         """Return the scaler rounded to ``dtype``; refuse a column that loses too much precision."""

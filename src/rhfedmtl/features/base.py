@@ -58,6 +58,8 @@ class FeatureMap(ABC):
 
     needs_quantiles: ClassVar[bool] = False
     """True if the map needs the quantiles of the columns."""
+    bounded: ClassVar[bool] = True
+    """True if the values have a size of about 1 at most."""
 
     @abstractmethod
     def columns(self, n_columns: int) -> int:

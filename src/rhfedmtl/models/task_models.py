@@ -237,7 +237,8 @@ class TaskModels:
         """
         preparation = self.preparation
         if preparation is None:  # columns of numbers without gaps, by name
-            d, mean = self.n_features, self.scalers[0].mean
+            d, first = self.n_features, self.scalers[0]
+            mean = first.mean if first.mapping is None else first.mapping.first.mean
             fill = np.full(d, np.nan) if mean is None or not share_scaler(self.scalers) else mean
             preparation = Preparation(self.feature_names, fill, np.zeros(d, dtype=np.bool_), (None,) * d)
         coded, spelled = coded_rows(table, preparation, where)

@@ -155,7 +155,8 @@ def round_zero_bytes(
         answers.append(messages.Scaling(features, features, True, kind))
     if maps:
         # The moments of mapped rows, and two passes of counts if a map needs quantiles. Each request carries its map.
-        passes = [maps.columns(n_features)] + [n_features * len(LEVELS)] * (2 if maps.needs_quantiles else 0)
+        counts = [maps.n_mapped(n_features) * len(LEVELS)] * 2 if maps.needs_quantiles else []
+        passes = [maps.columns(n_features), *counts]
         edges, text = np.broadcast_to(0.0, (n_features, len(LEVELS))), maps.text.encode()
         mapping = messages.FeatureMapping(text, features, features, True, edges, 0)
         for width in passes:

@@ -116,27 +116,33 @@ def row_maps(
     public = normal_quantiles(n_columns, 1.0 if first == "standard" else 1.0 / math.sqrt(n_columns))
     quantiles = [public] * len(before)
     if features.needs_quantiles and first == "standard":
-        quantiles = _quantiles(network, before, public, settings, dtype)
+        quantiles = _quantiles(network, features, before, public, settings, dtype)
     pairs = zip(before, quantiles, strict=True)
     return [RowMap(features, scaler, Statistics(found, settings.seed)) for scaler, found in pairs]
 
 
 def _quantiles(
-    network: Network, before: list[Scaler], public: FloatArray, settings: Settings, dtype: np.dtype[Any]
+    network: Network,
+    features: Features,
+    before: list[Scaler],
+    public: FloatArray,
+    settings: Settings,
+    dtype: np.dtype[Any],
 ) -> list[FloatArray]:
     """Return the quantiles of every station's columns, from two passes of counts.
 
     The first pass counts rows up to the quantiles of normal columns, the second up to the estimates of the first. Means
     of columns that are 0 or 1 are counts, so terminals send moments, as for the scaling.
     """
-    counts, edges = Features(COUNTS), [public] * len(before)
+    width, edges = features.n_mapped(len(public)), [public] * len(before)
+    counts = Features(COUNTS).of_first(width)
     passes: list[list[tuple[FloatArray, FloatArray]]] = []
     for _ in range(2):
         maps = [RowMap(counts, scaler, Statistics(at)) for scaler, at in zip(before, edges, strict=True)]
         moments = network.moments(maps)
         if not settings.scale_per_station:
             moments = [total(moments)] * len(before)
-        shares = [part.mean.reshape(at.shape) for part, at in zip(moments, edges, strict=True)]
+        shares = [np.concatenate([part.mean.reshape(width, -1), np.ones_like(public[width:])]) for part in moments]
         passes.append(list(zip(edges, shares, strict=True)))
         edges = [rounded(between_edges(at, share), dtype) for at, share in passes[-1]]
     return [

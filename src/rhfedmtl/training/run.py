@@ -130,6 +130,8 @@ class Run:
         noise_key: bytes | None = None,
     ) -> None:
         faults, judged = faults or Faults(), judged or federation
+        if federation.preparation is not None:  # numbers come first; 0/1 columns need no map
+            method = replace(method, features=method.features.of_first(len(federation.preparation.numbers)))
         self.started = time.perf_counter()
         self.settings = settings if private is None else replace(settings, certify_every=NEVER)
         self.noise_key: bytes | None = None
