@@ -217,7 +217,7 @@ class Options:
         """Return the feature maps."""
         from rhfedmtl.features.maps import Features
 
-        return Features(self.features)
+        return Features("none" if self.features == AUTO else self.features)
 
     def chosen_relationship(self) -> Relationship:
         """Return the relationship between tasks: a method with another coupling is certified for this problem."""

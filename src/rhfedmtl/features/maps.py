@@ -70,7 +70,7 @@ class Features:
     def least_scales(self, n_columns: int, n_rows: int) -> FloatArray:
         """Return the smallest scale of each mapped column.
 
-        Columns of a map with values of size 1 count as if one row at least had a 1: 1/√rows. Without this bound a column
+        Columns of a map with values of size 1 count as if a row at least had a 1: 1/√rows. Without this bound a column
         that hardly varies in training, as a product of two rare values, would be enormous in a new row.
         """
         mapped, least = self.n_mapped(n_columns), 1.0 / math.sqrt(max(n_rows, 1))

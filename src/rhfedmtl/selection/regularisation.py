@@ -156,16 +156,7 @@ def choose(
         A federation with the same training rows in other tasks; the metric is measured for these tasks. A method with
         a single model for all tasks needs it.
     """
-    settings = settings or Settings()
-    large, share = len(federation.X) >= SEARCH_ROWS, 1.0
-    if large:
-        drawn = sample(federation, SEARCH_ROWS, settings.seed)
-        share = float(np.mean(np.bincount(federation.row_task[drawn]) / np.bincount(federation.row_task)))
-        federation, judged = without(federation, ~drawn), None if judged is None else without(judged, ~drawn)
-    parts = make_folds(
-        federation, folds or default_folds(federation), settings.seed, 1 if large and not folds else None
-    )
-    path = _Path(federation, parts, method, metric, judged or federation, precision, settings, share)
+    path = _path(federation, method, folds, metric, judged, precision, settings or Settings())
     if method.relationship.coupling(federation.n_tasks) > 0.0:
         start = min(range(len(lambda1)), key=lambda k: abs(np.log(lambda1[k] / LAMBDA1)))
         path.leg([(lambda1[start], value) for value in lambda2], patience=len(lambda2))
@@ -178,6 +169,40 @@ def choose(
         path.leg([(value, 0.0) for value in lambda1])
     best = path.most_coupled()
     return Choice(best.lambda1, best.lambda2, metric, tuple(path.trials), path.zero)
+
+
+def lambda1_path(
+    federation: Federation, method: DualMethod, *, lambda2: float, settings: Settings, judged: Federation | None = None
+) -> Choice:
+    """Return the best λ1 for this λ2, from a single fold: the first values of a path, without a search over λ2."""
+    path = _path(federation, method, None, "loss", judged, None, settings, limit=1)
+    start = min(range(len(PATH1)), key=lambda k: abs(np.log(PATH1[k] / LAMBDA1)))
+    path.leg([(PATH1[start], lambda2)])
+    for side in (PATH1[start + 1 :], PATH1[:start][::-1]):
+        path.leg([(value, lambda2) for value in side])
+    best = path.best()
+    return Choice(best.lambda1, best.lambda2, "loss", tuple(path.trials), path.zero)
+
+
+def _path(
+    federation: Federation,
+    method: DualMethod,
+    folds: int | None,
+    metric: str,
+    judged: Federation | None,
+    precision: Precision | None,
+    settings: Settings,
+    limit: int | None = None,
+) -> _Path:
+    """Return a path without trials; ``limit`` is the number of folds that are used."""
+    large, share = len(federation.X) >= SEARCH_ROWS, 1.0
+    if large:
+        drawn = sample(federation, SEARCH_ROWS, settings.seed)
+        share = float(np.mean(np.bincount(federation.row_task[drawn]) / np.bincount(federation.row_task)))
+        federation, judged = without(federation, ~drawn), None if judged is None else without(judged, ~drawn)
+    limit = 1 if large and not folds else limit
+    parts = make_folds(federation, folds or default_folds(federation), settings.seed, limit)
+    return _Path(federation, parts, method, metric, judged or federation, precision, settings, share)
 
 
 def weighted(relationship: Relationship, lambda1: float, lambda2: float) -> Relationship:

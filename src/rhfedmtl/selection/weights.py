@@ -8,19 +8,22 @@ the run chooses them in its first rounds, without rounds of its own (`first_roun
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import USUAL, build
+from rhfedmtl.algorithms.options import AUTO, USUAL, build
 from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.policies.base import Policy
+from rhfedmtl.resources.costs import Budget
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.selection import maps
 from rhfedmtl.selection.first_rounds import FirstRounds, WeightTrial
 from rhfedmtl.selection.folds import default_folds, fold_parts
+from rhfedmtl.selection.maps import MapTrial
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
@@ -36,12 +39,18 @@ MOST_DATA_NUMBERS = 10_000_000
 
 @dataclass(frozen=True)
 class SelectionRecord:
-    """Record of a choice of weights: the trials, the amount spent until all rows were in use, and the reason."""
+    """Record of a choice of weights: the trials, the amount spent until all rows were in use, and the reason.
+
+    If a feature map was to be chosen, ``features`` is this map, ``why_features`` the reason, and ``maps`` has the trials.
+    """
 
     chosen: dict[str, float]
     why: str
     spent: dict[str, float]
     tried: list[WeightTrial]
+    features: str | None = None
+    why_features: str = ""
+    maps: list[MapTrial] = field(default_factory=list)
 
     def text(self) -> str:
         """Return the record as a line of text."""
@@ -49,7 +58,11 @@ class SelectionRecord:
         spent = ", ".join(f"{name} {amount:,.4g}" for name, amount in self.spent.items() if amount)
         checks = f"{len(self.tried)} check{'' if len(self.tried) == 1 else 's'}"
         trials = f"{checks}, {spent}" if spent else f"{len(self.tried)} trials"
-        return f"{chosen} ({self.why}; {trials})" if self.tried else f"{chosen} ({self.why})"
+        text = f"{chosen} ({self.why}; {trials})" if self.tried else f"{chosen} ({self.why})"
+        if self.features is None:
+            return text
+        scores = ", ".join(f"{trial.features} {trial.loss:.3f}" for trial in self.maps)
+        return f"{text}; features {self.features} ({self.why_features}{scores and f'; loss there: {scores}'})"
 
 
 class Chosen(NamedTuple):
@@ -75,7 +88,10 @@ def choose_settings(
     watch
         Watcher of the run; it also receives the progress of the first rounds.
     """
-    execution, weights = execution or Execution(), OpenWeights.of(config)
+    execution = execution or Execution()
+    if config.options.features == AUTO:
+        return _with_map(config, federation, execution, watch)
+    weights = OpenWeights.of(config)
     if weights is None:
         return Chosen(*tuned(config, federation, threads=execution.threads))
     built = build(config.algorithm, config.options, federation.kind)
@@ -90,6 +106,29 @@ def choose_settings(
     if not (weights.required or record.tried):
         return Chosen(config, None, record)
     return Chosen(config.changed(**record.chosen), None, record, before)
+
+
+def _with_map(config: RunConfig, federation: Federation, execution: Execution, watch: Watcher | None) -> Chosen:
+    """Choose the feature map, and then the weights; a budget pays for the trials of the maps."""
+    built = build(config.algorithm, config.options, federation.kind)
+    cost, limits = config.resources()
+    settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=execution)
+    if limits and not is_yardstick(config.algorithm):
+        choice = maps.in_budget(built, federation, settings, Ledger(cost, limits))
+    else:
+        method = built.method if isinstance(built.method, DualMethod) else config.options.method(federation.kind)
+        choice = maps.on_folds(built, method, federation, settings, config.options.weight("lambda2"))
+    spent = Ledger.replay(cost, {}, choice.events).spent
+    left = {name: limit - spent.get(name, 0.0) for name, limit in limits.items()}
+    fixed = config.changed(features=choice.features)
+    reduced = replace(fixed, budget=Budget.of(left).format()) if limits else fixed
+    chosen = choose_settings(reduced, federation, execution=execution, watch=watch)
+    record = chosen.selection or SelectionRecord({}, "as given", {}, [])
+    record = replace(record, features=choice.features, why_features=choice.why, maps=choice.tried)
+    before = chosen.before or Before()
+    before = replace(before, events=[*choice.events, *before.events])
+    options = chosen.config.options
+    return Chosen(replace(fixed, options=options), chosen.tuning, record, before if choice.events else chosen.before)
 
 
 def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bool:

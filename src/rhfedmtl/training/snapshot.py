@@ -48,10 +48,10 @@ def take(run: Run) -> Snapshot:
 
 def begin(run: Run, before: Before) -> None:
     """Charge earlier work as part of round zero, or go on from it; call it before the first round."""
-    for event in before.events:
-        run.charge(replace(event, round=0))
     if before.snapshot is not None:
         resume(run, before.snapshot)
+    for event in before.events:
+        run.charge(replace(event, round=run.state.round))
 
 
 def resume(run: Run, source: Snapshot | Checkpoint) -> None:

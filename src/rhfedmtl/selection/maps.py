@@ -1,0 +1,121 @@
+"""Choose a feature map on held-out training rows (``features="auto"``).
+
+Without a budget, every candidate is solved with a fifth of the rows held out, for several λ1, and judged by its best
+loss on these rows. With a budget, every candidate trains on four fifths of the rows for a share of the budget, and is
+charged like the run that follows. The first candidate of the list wins that is not clearly worse than the best: the
+list goes from few columns to many.
+
+The score of a task is its loss on held-out rows divided by the loss of its zero model there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import trim_mean
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.method import Method
+from rhfedmtl.algorithms.registry import Algorithm
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
+from rhfedmtl.features.maps import Features
+from rhfedmtl.features.registry import NO_MAP
+from rhfedmtl.maths.metrics import scores
+from rhfedmtl.resources.events import Event
+from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.selection.first_rounds import FOLDS, HeldOutRows
+from rhfedmtl.selection.folds import Float64Array, held_out_rows, hold_out, row_losses
+from rhfedmtl.selection.regularisation import STANDARD_ERRORS, TRIM, lambda1_path, trimmed_error
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.run import train
+from rhfedmtl.training.settings import Settings
+
+CANDIDATES = (NO_MAP, "splines", "splines+pairs", "sparse-fourier")
+"""Maps that are tried, from few columns to many."""
+TRIAL_SHARE = 0.05
+"""Share of every limit that the trial of a candidate may spend."""
+
+
+@dataclass(frozen=True)
+class MapTrial:
+    """A map with its score on held-out rows, and the rounds that it took."""
+
+    features: str
+    loss: float
+    rounds: int
+
+
+class MapChoice(NamedTuple):
+    """The chosen map, the reason, all trials, and the events that a budget pays."""
+
+    features: str
+    why: str
+    tried: list[MapTrial]
+    events: list[Event]
+
+
+def on_folds(
+    built: Algorithm, method: DualMethod, federation: Federation, settings: Settings, lambda2: float
+) -> MapChoice:
+    """Choose without a budget, by the problem of the dual ``method``."""
+    data, tried, by_task = built.regroup(federation), list[MapTrial](), list[Float64Array]()
+    weight = lambda2 if method.relationship.coupling(data.n_tasks) > 0.0 else 0.0
+    for text in CANDIDATES:
+        mapped = replace(method, features=Features(text))
+        try:
+            choice = lambda1_path(data, mapped, lambda2=weight, settings=settings, judged=federation)
+        except ConfigError as error:  # too few rows for folds
+            return MapChoice(NO_MAP, f"default: {error}", [], [])
+        by_task.append(choice.best.tasks)
+        tried.append(MapTrial(text, choice.best.score, choice.effort.rounds))
+    return MapChoice(CANDIDATES[_preferred(by_task)], "the best on held-out rows", tried, [])
+
+
+def in_budget(built: Algorithm, federation: Federation, settings: Settings, ledger: Ledger) -> MapChoice:
+    """Choose within a budget: the trial of each candidate spends up to `TRIAL_SHARE` of each limit."""
+    data = built.regroup(federation)
+    mask = held_out_rows(data, FOLDS, 0, settings.seed)
+    limits = {name: TRIAL_SHARE * limit for name, limit in ledger.budget.items()}
+    tried, by_task, events = list[MapTrial](), list[Float64Array](), list[Event]()
+    for text in CANDIDATES:
+        method = replace(built.method, features=Features(text))
+        trial = Ledger(ledger.cost, limits)
+        try:
+            result = train(hold_out(data, FOLDS, 0, settings.seed), method, built.policy, settings, ledger=trial)
+        except (BudgetError, DivergenceError) as error:
+            return MapChoice(NO_MAP, f"default: the trial of {text} failed ({error})", [], events)
+        events += result.events
+        by_task.append(_relative_losses(data, np.flatnonzero(mask), method, result))
+        tried.append(MapTrial(text, float(trim_mean(by_task[-1], TRIM)), result.rounds))
+    why = f"the best on {100 // FOLDS} % held-out rows"
+    return MapChoice(CANDIDATES[_preferred(by_task)], why, tried, events)
+
+
+def _preferred(by_task: list[Float64Array]) -> int:
+    """Return the first candidate that is at most half a standard error behind the best, paired over tasks."""
+    finite = np.isfinite(by_task).all(axis=0)
+    best = min(by_task, key=lambda losses: trim_mean(losses[finite], TRIM))
+    for i, losses in enumerate(by_task):
+        behind = (losses - best)[finite]
+        if losses is best or trim_mean(behind, TRIM) <= STANDARD_ERRORS * trimmed_error(behind):
+            return i
+    return 0
+
+
+def _relative_losses(data: Federation, held_out: npt.NDArray[np.int64], method: Method, result: Result) -> Float64Array:
+    """Return the loss of every task's held-out rows divided by the loss of its zero model."""
+    rows = HeldOutRows.of(data, held_out, result.scalers)
+    z = np.concatenate([scores(X, model) for X, model in zip(rows.rows, result.models, strict=True)])
+    zero = np.zeros_like(z)
+    if not data.class_names:
+        count = np.bincount(data.row_task, minlength=data.n_tasks)
+        zero[:, 0] = (np.bincount(data.row_task, data.y, minlength=data.n_tasks) / count)[rows.task]
+    both = (row_losses(method.loss, part, rows.targets).astype(np.float64) for part in (z, zero))
+    losses, zeros = (rows.weight * part.sum(axis=1) for part in both)
+    total, at_zero = (np.bincount(rows.task, part, minlength=data.n_tasks) for part in (losses, zeros))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(at_zero > 0.0, total / at_zero, np.nan))
