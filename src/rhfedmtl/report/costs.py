@@ -10,7 +10,6 @@ from rhfedmtl.report.tables import Table, TableCell
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies.cost_figure import CostCurve
 
-CHOSEN_TEXT = "chosen for the three budgets"
 FORMULAS = {"text": "bound of the paper's text", "drawn": "curve of the paper's figure"}
 
 
@@ -48,10 +47,17 @@ def _charts(curves: Sequence[CostCurve]) -> list[Chart]:
 
 
 def _series(curves: Sequence[CostCurve], field: str) -> Iterator[Series]:
-    """Yield the curve of each target, and the choices for the three budgets on it."""
+    """Yield the curve of each target; on the paper's curve also the three budgets, and the H chosen for each."""
     for i, curve in enumerate(curves):
-        name, style, y = f"ε = {short(curve.epsilon)}", Style(i, i, i), getattr(curve, field)
-        yield Series(name, [float(H) for H in curve.local_steps], y, style=style)
-        chosen = sorted({case.local_steps for case in curve.chosen})
-        values = [y[curve.local_steps.index(H)] for H in chosen]
-        yield Series(f"chosen, {name}", [float(H) for H in chosen], values, (), (), style, "hollow", CHOSEN_TEXT, name)
+        H, y = [float(H) for H in curve.local_steps], getattr(curve, field)
+        yield Series(f"ε = {short(curve.epsilon)}", H, y, style=Style(i, i, i))
+        if curve.epsilon != cost_figure.PAPER_EPSILON[curve.formula]:
+            continue
+        for j, chosen in enumerate(curve.chosen):
+            style, name = Style(2 + j, 2 + j, j), f"budget {short(chosen.budget)}: {chosen.case}"
+            if field == "cost":
+                yield Series(name, [H[0], H[-1]], [chosen.budget, chosen.budget], style=style, kind="level")
+            place = curve.local_steps.index(chosen.local_steps)
+            yield Series(
+                f"H chosen for {short(chosen.budget)}", [H[place]], [y[place]], (), (), style, "hollow", of=name
+            )

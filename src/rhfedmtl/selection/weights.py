@@ -41,7 +41,7 @@ MOST_DATA_NUMBERS = 10_000_000
 class SelectionRecord:
     """Record of a choice of weights: the trials, the amount spent until all rows were in use, and the reason.
 
-    If a feature map was to be chosen, ``features`` is this map, ``why_features`` the reason, and ``maps`` has the trials.
+    If the run chose a feature map, ``features`` is this map, ``why_features`` the reason, and ``maps`` has the trials.
     """
 
     chosen: dict[str, float]

@@ -26,6 +26,8 @@ TASKS, TERMINALS = 5, 5
 STEP_PRICE, STATION_PRICE = 0.1, 10.0
 LAM, PAPER_GAMMA = 1e-4 + 1e-6, 1.0
 EPSILONS = (0.01, 1e-4)
+PAPER_EPSILON = {"text": 0.01, "drawn": 1e-4}
+"""Target of each formula in the paper: its text says 0.01, and its figure is drawn for 1e-4."""
 TEXT_ROWS, TEXT_LARGEST = 53, 11
 """Training rows of a task (of 70), and the largest number of rows of one of its 5 terminals."""
 PAPER_ROWS, AUTHORS_LARGEST, AUTHORS_CLOUD_ROUNDS = 260, 26, 2
