@@ -119,9 +119,9 @@ def _with_map(config: RunConfig, federation: Federation, execution: Execution, w
         method = built.method if isinstance(built.method, DualMethod) else config.options.method(federation.kind)
         choice = maps.on_folds(built, method, federation, settings, config.options.weight("lambda2"))
     spent = Ledger.replay(cost, {}, choice.events).spent
-    left = {name: limit - spent.get(name, 0.0) for name, limit in limits.items()}
+    remaining = {name: limit - spent.get(name, 0.0) for name, limit in limits.items()}
     fixed = config.changed(features=choice.features)
-    reduced = replace(fixed, budget=Budget.of(left).format()) if limits else fixed
+    reduced = replace(fixed, budget=Budget.of(remaining).format()) if limits else fixed
     chosen = choose_settings(reduced, federation, execution=execution, watch=watch)
     record = chosen.selection or SelectionRecord({}, "as given", {}, [])
     record = replace(record, features=choice.features, why_features=choice.why, maps=choice.tried)
