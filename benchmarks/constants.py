@@ -122,6 +122,7 @@ ACTS: dict[str, tuple[str, ...]] = {
     "selection/first_rounds.py LEAST_PASSES": ("choice",),
     "selection/first_rounds.py LEAST_ROWS": ("choice",),
     "selection/weights.py MOST_DATA_NUMBERS": ("huge",),
+    "selection/maps.py TRIAL_SHARE": ("maps",),
     "selection/first_rounds.py SIGNIFICANT": ("choice",),
     "selection/first_rounds.py LAMBDA2_FACTORS": ("choice",),
     "selection/first_rounds.py LAMBDA1_FACTORS": ("both",),

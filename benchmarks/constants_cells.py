@@ -12,6 +12,7 @@ free        dual ascent, steps cost nothing
 open        given weights, no budget
 defaults    λ1 is the default, λ2 is chosen in the run
 both        λ1 and λ2 are chosen in the run
+maps        the feature map and λ2 are chosen in the run
 large       as `defaults`, with about 110,000 rows
 huge        as `large`, with 56 to 64 features
 folds       λ1 and λ2 are chosen on folds, no budget
@@ -75,6 +76,7 @@ ONE_BUDGET = {
     **dict.fromkeys(("large", "huge", "tune"), (7,)),
     **dict.fromkeys(("wide", "private"), (15,)),
     "many": (5,),
+    "maps": (50, 200),
 }
 
 
@@ -114,7 +116,7 @@ def measure(cell: dict[str, Any]) -> dict[str, Any]:
 @lru_cache(maxsize=2)
 def federation_of(name: str, group: str, seed: int) -> Federation:
     """Return the federation of a cell."""
-    chosen_in_run = group in ("choice", "defaults", "both")
+    chosen_in_run = group in ("choice", "defaults", "both", "maps")
     federation = ablation.make(name, "choice" if chosen_in_run else group, seed)
     return one_terminal_per_task(federation) if group == "hinge" else federation
 
@@ -206,6 +208,7 @@ OWN: dict[str, Callable[..., dict[str, float]]] = {
     "large": _chosen(lambda2=None, loss=None),
     "huge": _chosen(lambda2=None, loss=None),
     "both": _chosen(lambda1="auto", lambda2="auto"),
+    "maps": _chosen(features="auto"),
     "folds": _chosen(lambda1="auto", lambda2="auto"),
     "sample": _chosen(lambda2=None, loss=None),
     "tune": _tune,
