@@ -319,8 +319,6 @@ class TaskModels:
         """Write the model of a task as ONNX; without a name, the only model or the model for unseen tasks."""
         single = self.only(task)
         d, model = self.width, single.models[0]
-        if single.scalers[0].mapping is not None:
-            raise ConfigError("a model behind feature maps cannot be exported to ONNX yet")
         intercept = model[:, d] if self.intercept else np.zeros(len(model))
         linear = onnx_export.Linear(
             single.scalers[0], model[:, :d], intercept, self.classes, self.proper, self.preparation
