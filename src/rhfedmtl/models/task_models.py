@@ -22,6 +22,7 @@ from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.display import facts_html
 from rhfedmtl.errors import ConfigError, DataError, nearest, told_in_python
+from rhfedmtl.features.registry import NO_MAP
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.metrics import scores
@@ -166,6 +167,12 @@ class TaskModels:
         return self.scalers[0].columns(self.n_features)
 
     @property
+    def features(self) -> str:
+        """Feature maps of all rows, as text; ``none`` if rows are only scaled."""
+        mapping = self.scalers[0].mapping
+        return NO_MAP if mapping is None else mapping.features.text
+
+    @property
     def constant(self) -> float:
         """Value of the feature whose weight the intercepts were learned as; 1 without intercepts."""
         return self.scalers[0].constant(self.width) if self.intercept else 1.0
@@ -237,7 +244,8 @@ class TaskModels:
         """
         preparation = self.preparation
         if preparation is None:  # columns of numbers without gaps, by name
-            d, mean = self.n_features, self.scalers[0].mean
+            d, first = self.n_features, self.scalers[0]
+            mean = first.mean if first.mapping is None else first.mapping.first.mean
             fill = np.full(d, np.nan) if mean is None or not share_scaler(self.scalers) else mean
             preparation = Preparation(self.feature_names, fill, np.zeros(d, dtype=np.bool_), (None,) * d)
         coded, spelled = coded_rows(table, preparation, where)
