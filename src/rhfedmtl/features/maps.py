@@ -49,7 +49,7 @@ class Features:
         """Return the function from rows to mapped rows."""
         if self.text == COUNTS:
             edges = statistics.quantiles
-            return lambda rows: (rows[:, :, None] <= edges).reshape(len(rows), -1).astype(np.float64)
+            return lambda rows: (rows[:, :, None] <= edges).reshape(len(rows), edges.size).astype(np.float64)
         functions = [part.function(statistics) for part in self.maps]
         return lambda rows: np.concatenate([rows, *(function(rows) for function in functions)], axis=1)
 

@@ -36,9 +36,9 @@ class Splines(FeatureMap):
         low, width = self._pieces(statistics)
 
         def encode(rows: FloatArray) -> FloatArray:
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 pieces = np.clip((rows[:, :, None] - low) / width, 0.0, 1.0)
-            return np.where(width > 0.0, pieces, 0.0).reshape(len(rows), -1)
+            return np.where(width > 0.0, pieces, 0.0).reshape(len(rows), width.size)
 
         return encode
 
