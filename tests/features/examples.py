@@ -50,7 +50,7 @@ def mapped(text: str, X: FloatArray, seed: int = 0) -> FloatArray:
 
 def difficult(kind: str = "binary", *, seed: int = 0) -> Federation:
     """Return three tasks whose rows have the columns of `columns`, on different scales in each task."""
-    data = federation(kind, seed=seed, sizes=((30, 12), (25,), (18, 9, 14)), d=6)
+    data = federation(kind, seed=seed, sizes=((30, 12), (16, 9), (18, 9, 14)), d=6)
     train, test = columns(len(data.X), seed), columns(len(data.test_X), seed + 1)
     scale = 1.0 + data.row_task[:, None]
     test_scale = 1.0 + np.repeat(np.arange(data.n_tasks), np.diff(data.test_offsets))[:, None]

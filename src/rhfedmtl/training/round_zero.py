@@ -136,7 +136,9 @@ def _quantiles(
         moments = network.moments(maps)
         if not settings.scale_per_station:
             moments = [total(moments)] * len(before)
-        shares = [part.mean.reshape(at.shape) for part, at in zip(moments, edges, strict=True)]
+        # Counts are whole numbers: rounding undoes the rounding of means, so masked sums give the same bits.
+        counted = [np.rint(part.count * part.mean) / max(part.count, 1) for part in moments]
+        shares = [share.reshape(at.shape) for share, at in zip(counted, edges, strict=True)]
         passes.append(list(zip(edges, shares, strict=True)))
         edges = [rounded(between_edges(at, share), dtype) for at, share in passes[-1]]
     return [
