@@ -76,6 +76,10 @@ class Options:
         defaults = {name: option.default for name, option in options.items()}
         changes = {name: self.own[name] for name, value in defaults.items() if self.own.get(name, value) != value}
         object.__setattr__(self, "own", changes)
+        if "=" in self.features:
+            from rhfedmtl.features.maps import pinned
+
+            object.__setattr__(self, "features", pinned(self.features))
 
     @classmethod
     def of(cls, **values: Any) -> Options:

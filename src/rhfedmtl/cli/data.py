@@ -25,6 +25,7 @@ from rhfedmtl.cli.text import width
 from rhfedmtl.data.registry import DATASETS, Dataset, parse_setting
 from rhfedmtl.data.request import Request, parse_tasks
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.features.registry import NO_MAP
 
 app = typer.Typer(
     no_args_is_help=True, help="List, fetch and describe data sets, and split them over base stations and terminals."
@@ -190,7 +191,14 @@ def _named(command: Callable[..., R]) -> Callable[..., R]:
 
 @app.command()
 @_named
-def describe(request: Request, seed: Seed = 0, as_json: AsJson = False) -> None:
+def describe(
+    request: Request,
+    seed: Seed = 0,
+    features: Annotated[
+        str, typer.Option("--features", help="Count the columns behind these feature maps.", metavar="MAPS")
+    ] = NO_MAP,
+    as_json: AsJson = False,
+) -> None:
     """Describe a data set: rows, features, tasks, classes, origin and licence.
 
     For example:
@@ -200,10 +208,16 @@ def describe(request: Request, seed: Seed = 0, as_json: AsJson = False) -> None:
     rhfedmtl data describe --path sites.csv --label y --task site
     """
     from rhfedmtl.data.describe import summary, text
+    from rhfedmtl.features.maps import Features
 
+    maps = Features(features)
     federated = DATASETS[request.data].federated
     data = request.federation(seed) if federated else request.source()
-    _show(summary(data), text(data), as_json)
+    facts, lines = summary(data), text(data)
+    if maps:
+        facts |= {"maps": maps.text, "mapped_features": maps.columns(facts["features"])}
+        lines += f"\n{'feature maps':<17}{facts['mapped_features']:,} columns with {features}"
+    _show(facts, lines, as_json)
 
 
 @app.command()

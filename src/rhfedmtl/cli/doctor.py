@@ -22,7 +22,7 @@ EXTRAS = {
     "frames": (("pandas", "polars"), "pandas and Polars frames as data"),
     "parquet": (("pyarrow",), "records and ledgers as Parquet"),
     "plot": (("matplotlib",), "charts in notebooks, pictures of data"),
-    "onnx": (("onnx",), "export of models to ONNX"),
+    "onnx": (("onnx", "onnxruntime"), "export to ONNX, features onnx=FILE"),
     "tensorboard": (("tensorboardX",), "train --log tensorboard"),
     "mlflow": (("mlflow-skinny",), "train --log mlflow"),
     "ray": (("ray",), "train --engine ray, sweeps on a cluster"),

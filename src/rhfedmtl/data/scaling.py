@@ -91,6 +91,10 @@ class RowMap:
     def _function(self) -> Function:
         return self.features.function(self.statistics)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone; the function follows from them."""
+        return {name: value for name, value in vars(self).items() if name != "_function"}
+
     @property
     def columns(self) -> int:
         """Number of columns of a mapped row."""

@@ -104,6 +104,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         lambda1: float | str = LAMBDA1,
         lambda2: float | str | None = None,
         scale: str | None = None,
+        features: str = "none",
         intercept: bool = True,
         policy: str | None = None,
         local_steps: int | None = None,
@@ -125,6 +126,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.lambda1 = lambda1
         self.lambda2 = lambda2
         self.scale = scale
+        self.features = features
         self.intercept = intercept
         self.policy = policy
         self.local_steps = local_steps
@@ -316,8 +318,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         d, preparation = models.n_features, models.preparation
         self.models_ = models
         self.tasks_ = models.tasks
-        self.coef_ = models.models[:, :, :d]
-        self.intercept_ = models.models[:, :, d] if models.intercept else np.zeros(models.models.shape[:2])
+        self.features_ = models.features
+        self.coef_ = models.models[:, :, : models.width]
+        self.intercept_ = models.models[:, :, -1] if models.intercept else np.zeros(models.models.shape[:2])
         self.n_features_in_ = d if preparation is None else len(preparation.columns)
         if models.certificate is not None:
             self.certificate_ = models.certificate
@@ -397,7 +400,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         if alpha is None:
             return
         models, last = None, self.models_
-        if last.models.shape[1:] == run.network.shape:
+        if last.models.shape[1:] == run.network.shape and last.features == run.method.features.text:
             by_task = np.concatenate([last.models, last.reference[None]])[last.find(places.tasks)]
             first = [int(np.argmax(run.task_station == b)) for b in range(run.cloud.n_tasks)]
             models = run.units.as_learned(by_task[first])

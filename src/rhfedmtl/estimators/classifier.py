@@ -65,6 +65,9 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         ``standard-auto``, ``standard-unit``, ``standard-rms``, ``standard``, ``unit`` or ``none``. Default:
         ``standard-auto``, which standardises features and then scales rows to norm 1 (with more than 16 features) or to
         mean norm 1 (with fewer).
+    features : str, optional
+        Feature maps of the scaled rows, such as ``"splines"`` or ``"splines=8+pairs=200"``. The model is linear in the
+        columns of the rows and of the maps.
     intercept : bool, default=True
         If True, models have an intercept.
     policy : str, optional
@@ -98,8 +101,10 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         Class labels, in order.
     tasks_ : ndarray
         Names of tasks, in order.
+    features_ : str
+        Feature maps of the fit.
     coef_ : ndarray of shape (n_tasks, n_columns, n_features)
-        Weights of the models, for scaled rows.
+        Weights of the models, for scaled rows; with ``features``, for mapped rows.
     intercept_ : ndarray of shape (n_tasks, n_columns)
         Intercepts of the models.
     models_ : TaskModels
@@ -138,6 +143,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         lambda1: float | str = LAMBDA1,
         lambda2: float | str | None = None,
         scale: str | None = None,
+        features: str = "none",
         intercept: bool = True,
         policy: str | None = None,
         local_steps: int | None = None,
@@ -161,6 +167,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
             lambda1=lambda1,
             lambda2=lambda2,
             scale=scale,
+            features=features,
             intercept=intercept,
             policy=policy,
             local_steps=local_steps,

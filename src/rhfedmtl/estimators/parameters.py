@@ -22,6 +22,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.estimators.rows import positive_integer
+from rhfedmtl.features.maps import pinned
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
@@ -117,6 +118,7 @@ def origin_of(estimator: Estimator, seed: int, plan: PrivatePlan | None) -> dict
     """Return the origin of a model: parameters that are plain values, seed, versions, chosen weights."""
     values = {name: x.item() if isinstance(x, np.generic) else x for name, x in estimator.get_params().items()}
     values = {name: value for name, value in values.items() if isinstance(value, PLAIN)}
+    values["features"] = pinned(estimator.features)
     origin = {"estimator": json.loads(json.dumps(values, default=str)), "seed": seed, "versions": versions()}
     if plan is not None:
         return {**origin, "chosen": {name: getattr(plan, name) for name in USUAL}}
@@ -137,8 +139,11 @@ def _options(estimator: Estimator) -> Options:
             raise ConfigError(f"options={estimator.options!r}: {name} is a parameter of the estimator")
         if name not in names:
             raise ConfigError(f"options={estimator.options!r}: no setting {name!r}{nearest(name, names)}")
+    if not isinstance(estimator.features, str):
+        raise ConfigError(f"features={estimator.features!r}: give a text, such as 'none' or 'splines+pairs'")
     return Options.of(
         loss=estimator.loss,
+        features=estimator.features,
         relationship=estimator.relationship,
         **_weights(estimator),
         intercept=bool(estimator.intercept),

@@ -14,10 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from rhfedmtl.errors import ConfigError
 
 FloatArray = npt.NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
@@ -26,6 +28,22 @@ LEVELS = np.array([0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.
 """Levels of the quantiles that round zero estimates, in each of its two passes."""
 FARTHEST = 10.0
 """Standard deviations from the mean between which quantiles are sought; rows beyond count as at this place."""
+
+
+class Graph(Protocol):
+    """Builder of an ONNX graph, to which maps add their nodes; each method returns the name of a value."""
+
+    def node(self, kind: str, inputs: list[str], **attributes: Any) -> str:
+        """Add an operator of ONNX."""
+
+    def constant(self, values: FloatArray) -> str:
+        """Add numbers."""
+
+    def integers(self, values: list[int]) -> str:
+        """Add whole numbers, as for shapes and indices."""
+
+    def embed(self, encoder: bytes, rows: str) -> str:
+        """Add the graph of an ONNX file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +70,27 @@ class Statistics:
             scaled[:, j] = np.interp(rows[:, j], quantiles, 2.0 * LEVELS - 1.0)
         return scaled
 
+    def rank_nodes(self, graph: Graph, rows: str) -> str:
+        """Add `ranks` to an ONNX graph, as a sum of pieces that rise from 0 to 1 between neighbouring quantiles."""
+        low, width = self.quantiles[:, :-1], np.diff(self.quantiles, axis=1)
+        rising = piece_nodes(graph, rows, low, width)
+        # Equal quantiles are a step: rows at this place have the highest rank of them.
+        places = graph.node("Unsqueeze", [rows, graph.integers([2])])
+        below = graph.node("Less", [places, graph.constant(low)])
+        step = graph.node("Where", [below, graph.constant(np.zeros(1)), graph.constant((width == 0.0).astype(float))])
+        rises = graph.constant(2.0 * np.diff(LEVELS))
+        total = graph.node("MatMul", [graph.node("Add", [rising, step]), rises])
+        return graph.node("Add", [total, graph.constant(2.0 * LEVELS[:1] - 1.0)])
+
+
+def piece_nodes(graph: Graph, rows: str, low: FloatArray, width: FloatArray) -> str:
+    """Add columns × pieces to an ONNX graph that rise from 0 at ``low`` to 1 after ``width``; 0 if the width is 0."""
+    places = graph.node("Unsqueeze", [rows, graph.integers([2])])
+    above = graph.node("Sub", [places, graph.constant(low)])
+    shares = graph.node("Div", [above, graph.constant(np.where(width > 0.0, width, 1.0))])
+    clipped = graph.node("Clip", [shares, graph.constant(np.array(0.0)), graph.constant(np.array(1.0))])
+    return graph.node("Mul", [clipped, graph.constant((width > 0.0).astype(float))])
+
 
 class FeatureMap(ABC):
     """A map from scaled rows to further columns."""
@@ -67,7 +106,20 @@ class FeatureMap(ABC):
 
     @abstractmethod
     def function(self, statistics: Statistics) -> Function:
-        """Return the pure function from rows to the columns that the map adds."""
+        """Return the pure function from rows to the columns that the map adds.
+
+        A row alone must give the same bits as in a batch, because terminals and engines hold different batches. Matrix
+        products do not: BLAS adds in another order for another number of rows.
+        """
+
+    def add_nodes(self, graph: Graph, rows: str, statistics: Statistics) -> str:
+        """Add `function` to an ONNX graph and return the name of its columns, for the export of models."""
+        raise ConfigError(f"feature map {type(self).__name__} cannot be exported to ONNX: it has no method add_nodes")
+
+    @property
+    def pinned(self) -> str | None:
+        """Parameters that mean the same map on another machine, for records; None: as the user wrote them."""
+        return None
 
 
 def normal_quantiles(n_columns: int, deviation: float = 1.0) -> FloatArray:

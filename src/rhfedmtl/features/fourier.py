@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.features.base import FeatureMap, FloatArray, Function, Statistics
+from rhfedmtl.features.base import FeatureMap, FloatArray, Function, Graph, Statistics
 
 KERNELS = ("gaussian", "laplace")
 VARIABLES = 3
@@ -21,13 +22,30 @@ def _check(name: str, columns: int) -> None:
         raise ConfigError(f"{name}={columns}: give at least 2 columns")
 
 
-def _cosines(frequencies: FloatArray, phases: FloatArray) -> Function:
-    """Return √2 cos(x ω + b), a column for each frequency."""
+BLOCK = 64
+"""Rows of a block: sums of a block stay in the cache."""
 
-    def transform(rows: FloatArray) -> FloatArray:
-        return np.asarray(math.sqrt(2.0) * np.cos(rows @ frequencies + phases))
 
-    return transform
+def _cosines(rows: FloatArray, frequencies: FloatArray, phases: FloatArray) -> FloatArray:
+    """Return √2 cos(x ω + b), a column for each frequency.
+
+    Products are added column after column, so a row gives the same bits in every batch (`FeatureMap.function`).
+    """
+    result = np.empty((len(rows), len(phases)))
+    product = np.empty((min(BLOCK, len(rows)), len(phases)))
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        angles, part = result[start : start + BLOCK], product[: len(block)]
+        angles[:] = phases
+        for j, frequency in enumerate(frequencies):
+            angles += np.multiply(block[:, j : j + 1], frequency, out=part)
+    return np.multiply(math.sqrt(2.0), np.cos(result, out=result), out=result)
+
+
+def _cosine_nodes(graph: Graph, rows: str, frequencies: FloatArray, phases: FloatArray) -> str:
+    """Add `_cosines` to an ONNX graph."""
+    angles = graph.node("Add", [graph.node("MatMul", [rows, graph.constant(frequencies)]), graph.constant(phases)])
+    return graph.node("Mul", [graph.node("Cos", [angles]), graph.constant(np.array(math.sqrt(2.0)))])
 
 
 @dataclass(frozen=True)
@@ -52,6 +70,15 @@ class Fourier(FeatureMap):
 
     def function(self, statistics: Statistics) -> Function:
         """Return the cosines."""
+        frequencies, phases = self._frequencies(statistics)
+        return lambda rows: _cosines(rows, frequencies, phases)
+
+    def add_nodes(self, graph: Graph, rows: str, statistics: Statistics) -> str:
+        """Add the cosines."""
+        return _cosine_nodes(graph, rows, *self._frequencies(statistics))
+
+    def _frequencies(self, statistics: Statistics) -> tuple[FloatArray, FloatArray]:
+        """Return random frequencies (column, cosine) and phases."""
         random, d = statistics.generator("fourier"), statistics.n_columns
         if self.kernel == "laplace":
             frequencies = random.standard_cauchy((d, self.size)) / d
@@ -61,7 +88,7 @@ class Fourier(FeatureMap):
                 directions, _ = np.linalg.qr(random.normal(size=(d, d)))
                 blocks.append(directions * np.sqrt(random.chisquare(d, size=d)))
             frequencies = math.sqrt(2.0 / d) * np.concatenate(blocks, axis=1)[:, : self.size]
-        return _cosines(frequencies, random.uniform(0.0, 2.0 * np.pi, self.size))
+        return frequencies, random.uniform(0.0, 2.0 * np.pi, self.size)
 
 
 @dataclass(frozen=True)
@@ -82,11 +109,28 @@ class SparseFourier(FeatureMap):
 
     def function(self, statistics: Statistics) -> Function:
         """Return the cosines; a rank has variance 1/3, so √3 standardises it."""
+        read, weights, phases = self._chosen(statistics)
+
+        def transform(rows: FloatArray) -> FloatArray:
+            ranks = statistics.ranks(rows)
+            angles = sum((ranks[:, j] * w for j, w in zip(read, weights, strict=True)), phases)
+            return np.asarray(math.sqrt(2.0) * np.cos(angles))
+
+        return transform
+
+    def add_nodes(self, graph: Graph, rows: str, statistics: Statistics) -> str:
+        """Add the cosines."""
+        read, weights, phases = self._chosen(statistics)
+        frequencies = np.zeros((statistics.n_columns, self.size))
+        frequencies[read, np.arange(self.size)] = weights
+        return _cosine_nodes(graph, statistics.rank_nodes(graph, rows), frequencies, phases)
+
+    def _chosen(self, statistics: Statistics) -> tuple[npt.NDArray[Any], FloatArray, FloatArray]:
+        """Return the columns of each cosine and their weights (both variables × cosines), and phases."""
         random, d = statistics.generator("sparse-fourier"), statistics.n_columns
         count = min(VARIABLES, d)
-        frequencies = np.zeros((d, self.size))
+        read, weights = np.empty((count, self.size), dtype=np.int64), np.empty((count, self.size))
         for column in range(self.size):
-            read = random.choice(d, count, replace=False)
-            frequencies[read, column] = math.sqrt(2.0 / count) * math.sqrt(3.0) * random.normal(size=count)
-        cosines = _cosines(frequencies, random.uniform(0.0, 2.0 * np.pi, self.size))
-        return lambda rows: cosines(statistics.ranks(rows))
+            read[:, column] = random.choice(d, count, replace=False)
+            weights[:, column] = math.sqrt(2.0 / count) * math.sqrt(3.0) * random.normal(size=count)
+        return read, weights, random.uniform(0.0, 2.0 * np.pi, self.size)

@@ -26,8 +26,12 @@ class Features:
     text: str = NO_MAP
 
     def __post_init__(self) -> None:
-        """Refuse unknown maps and parameters."""
+        """Refuse unknown maps and parameters, and name files by their contents (`FeatureMap.pinned`)."""
+        name, has_count, count = self.text.partition("@")
         self.n_mapped(len(self.maps))
+        if name not in (NO_MAP, COUNTS):
+            maps = "+".join(_pinned(part.strip()) for part in name.split("+"))
+            object.__setattr__(self, "text", maps + has_count + count)
 
     def __bool__(self) -> bool:
         return self.text != NO_MAP
@@ -83,24 +87,40 @@ class Features:
         first = Statistics(statistics.quantiles[:mapped], statistics.seed)
         if self.is_counts:
             edges = first.quantiles
-            return lambda rows: (rows[:, :mapped, None] <= edges).reshape(len(rows), -1).astype(np.float64)
+            return lambda rows: (rows[:, :mapped, None] <= edges).reshape(len(rows), edges.size).astype(np.float64)
         functions = [part.function(first) for part in self.maps]
         return lambda rows: np.concatenate([rows, *(function(rows[:, :mapped]) for function in functions)], axis=1)
 
 
+def pinned(text: str) -> str:
+    """Return the text with names and digests of files instead of paths; a sum with unknown maps is unchanged."""
+    names = {part.partition("=")[0].strip() for part in text.partition("@")[0].split("+")}
+    return Features(text).text if all(name in FEATURES for name in names) else text
+
+
+def _pinned(part: str) -> str:
+    """Return a map of a sum as another machine reads it."""
+    parameters = _map(part).pinned
+    return part if parameters is None else f"{part.partition('=')[0]}={parameters}"
+
+
 @lru_cache(maxsize=64)
 def _maps(text: str) -> tuple[FeatureMap, ...]:
-    if text in (NO_MAP, COUNTS):
-        return ()
-    maps = []
-    for part in text.split("+"):
-        name, has_value, value = part.strip().partition("=")
-        if name == NO_MAP:
-            raise ConfigError(f"features {text!r}: 'none' stands alone; leave it out of the sum")
-        entry = FEATURES[name]
-        try:
-            parameters = [int(word) if word.lstrip("-").isdigit() else word for word in value.split(":")]
-            maps.append(entry(*parameters) if has_value else entry())
-        except TypeError:
-            raise ConfigError(f"features {part!r}: write {entry.title.partition(':')[0]}") from None
-    return tuple(maps)
+    return () if text in (NO_MAP, COUNTS) else tuple(map(_map, text.split("+")))
+
+
+def _map(part: str) -> FeatureMap:
+    """Return a map of a sum."""
+    name, has_value, value = part.partition("=")
+    if name == NO_MAP:
+        raise ConfigError("features: 'none' stands alone; leave it out of the sum")
+    entry = FEATURES[name]
+    try:
+        return entry(*map(_parameter, value.split(":"))) if has_value else entry()
+    except TypeError:
+        raise ConfigError(f"features {part!r}: write {entry.title.partition(':')[0]}") from None
+
+
+def _parameter(word: str) -> int | str:
+    """Return a whole number, or the word."""
+    return int(word) if word.removeprefix("-").isdecimal() and str(int(word)) == word else word

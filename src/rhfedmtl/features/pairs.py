@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.features.base import FeatureMap, FloatArray, Function, Statistics
+from rhfedmtl.features.base import FeatureMap, FloatArray, Function, Graph, Statistics
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,26 @@ class Pairs(FeatureMap):
 
     def function(self, statistics: Statistics) -> Function:
         """Return the products."""
-        first, second = np.triu_indices(statistics.n_columns, 1)
-        if len(first) > self.most:
-            chosen = np.sort(statistics.generator("pairs").choice(len(first), self.most, replace=False))
-            first, second = first[chosen], second[chosen]
+        first, second = self._chosen(statistics)
 
         def multiply(rows: FloatArray) -> FloatArray:
             ranks = statistics.ranks(rows)
             return np.asarray(ranks[:, first] * ranks[:, second])
 
         return multiply
+
+    def add_nodes(self, graph: Graph, rows: str, statistics: Statistics) -> str:
+        """Add the products."""
+        ranks = statistics.rank_nodes(graph, rows)
+        factors = [
+            graph.node("Gather", [ranks, graph.integers(part.tolist())], axis=1) for part in self._chosen(statistics)
+        ]
+        return graph.node("Mul", factors)
+
+    def _chosen(self, statistics: Statistics) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the first and the second column of each pair."""
+        first, second = np.triu_indices(statistics.n_columns, 1)
+        if len(first) <= self.most:
+            return first, second
+        chosen = np.sort(statistics.generator("pairs").choice(len(first), self.most, replace=False))
+        return first[chosen], second[chosen]

@@ -25,6 +25,10 @@ FEATURES: Registry[Entry[FeatureMap]] = Registry(
         "sparse-fourier": Entry(
             "sparse-fourier=500: random cosines of three columns each", "rhfedmtl.features.fourier:SparseFourier"
         ),
+        "onnx": Entry(
+            "onnx=FILE: outputs of a frozen encoder, which ONNX Runtime runs on the terminal",
+            "rhfedmtl.features.encoder:Encoder",
+        ),
     },
 )
 """Called with the parameters after "=", an entry makes a `FeatureMap`."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.features.base import LEVELS, FeatureMap, FloatArray, Function, Statistics
+from rhfedmtl.features.base import LEVELS, FeatureMap, FloatArray, Function, Graph, Statistics, piece_nodes
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,22 @@ class Splines(FeatureMap):
 
     def function(self, statistics: Statistics) -> Function:
         """Return the encoding between the quantiles."""
-        levels = np.linspace(LEVELS[0], LEVELS[-1], self.knots + 1)
-        edges = np.array([np.interp(levels, LEVELS, quantiles) for quantiles in statistics.quantiles])
-        low, width = edges[:, :-1], np.diff(edges, axis=1)
+        low, width = self._pieces(statistics)
 
         def encode(rows: FloatArray) -> FloatArray:
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 pieces = np.clip((rows[:, :, None] - low) / width, 0.0, 1.0)
-            return np.where(width > 0.0, pieces, 0.0).reshape(len(rows), -1)
+            return np.where(width > 0.0, pieces, 0.0).reshape(len(rows), width.size)
 
         return encode
+
+    def add_nodes(self, graph: Graph, rows: str, statistics: Statistics) -> str:
+        """Add the encoding."""
+        pieces = piece_nodes(graph, rows, *self._pieces(statistics))
+        return graph.node("Reshape", [pieces, graph.integers([-1, self.columns(statistics.n_columns)])])
+
+    def _pieces(self, statistics: Statistics) -> tuple[FloatArray, FloatArray]:
+        """Return the place where each piece of a column starts, and its width."""
+        levels = np.linspace(LEVELS[0], LEVELS[-1], self.knots + 1)
+        edges = np.array([np.interp(levels, LEVELS, quantiles) for quantiles in statistics.quantiles])
+        return edges[:, :-1], np.diff(edges, axis=1)

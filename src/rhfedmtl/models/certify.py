@@ -18,7 +18,8 @@ from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.inprocess import InProcess
-from rhfedmtl.errors import DataError
+from rhfedmtl.errors import ConfigError, DataError
+from rhfedmtl.features.registry import NO_MAP
 from rhfedmtl.maths.objective import any_models
 from rhfedmtl.models.model_file import loss_name
 from rhfedmtl.models.task_models import TaskModels
@@ -54,11 +55,17 @@ def certify(
         Options of training: ``relationship``, ``lambda1``, ``lambda2``, ``loss``.
     """
     if isinstance(models, TaskModels):
-        weights, scalers = _learned_weights(models, federation)
+        federation, weights, scalers = _learned_weights(models, federation)
+        options["features"] = models.features
         if models.loss is not None:
             options = {"loss": loss_name(models.loss), **models.loss._asdict(), **options}  # type: ignore[attr-defined]
         has_intercept = models.intercept
     else:
+        if options.get("features", NO_MAP) != NO_MAP:
+            raise ConfigError(
+                f"features={options['features']!r}: weights are for the columns of the data; to certify models behind "
+                "maps, give them as TaskModels"
+            )
         weights, has_intercept = _plain_weights(models, intercept, federation), intercept is not None
         scalers = [Scaler()] * federation.n_tasks
     method = Options.of(**{**options, "intercept": has_intercept}).method(federation.kind)
@@ -68,7 +75,9 @@ def certify(
         if federation.kind == "regression":
             levels = centring.levels(network.labels())
             network.centre(levels)
-        weights = centring.without_intercepts(weights, scalers[0].constant(federation.n_features), levels)
+        weights = centring.without_intercepts(
+            weights, scalers[0].constant(method.width(federation.n_features) - 1), levels
+        )
     network.scale(scalers)
     relationship = method.relationship
     if relationship.learns() is not None:  # take the relationship that follows from these models
@@ -78,8 +87,8 @@ def certify(
     return certificate
 
 
-def _learned_weights(models: TaskModels, federation: Federation) -> tuple[Float64Array, list[Scaler]]:
-    """Return model and scaler of every task of the federation, matched by the names of tasks and features.
+def _learned_weights(models: TaskModels, federation: Federation) -> tuple[Federation, Float64Array, list[Scaler]]:
+    """Return rows, and model and scaler of every task, matched by the names of tasks and features.
 
     Tasks without a trained model get the model for unseen tasks.
     """
@@ -97,12 +106,18 @@ def _learned_weights(models: TaskModels, federation: Federation) -> tuple[Float6
     parts = [models.model_of(b) for b in places]
     order = _order(models.feature_names, federation.feature_names)
     weights, scalers = np.array([model for _, model in parts]), [scaler for scaler, _ in parts]
-    if order is not None:
+    if order is not None and models.features != NO_MAP:  # maps read the columns of the training, in their order
+        place = np.argsort(order)
+        names = tuple(federation.feature_names[j] for j in place)
+        federation = replace(
+            federation, X=federation.X[:, place], test_X=federation.test_X[:, place], feature_names=names
+        )
+    elif order is not None:
         weights[:, :, : len(order)] = weights[:, :, order]
         for b, scaler in enumerate(scalers):
             if scaler.mean is not None and scaler.scale is not None:
                 scalers[b] = replace(scaler, mean=scaler.mean[order], scale=scaler.scale[order])
-    return weights, scalers
+    return federation, weights, scalers
 
 
 def _order(learned: Sequence[str], requested: Sequence[str]) -> list[int] | None:

@@ -2,8 +2,9 @@
 
 `TaskModels.to_onnx` calls `save`. Inputs are raw rows ``X``. If the models were trained on a table with gaps or texts,
 ``X`` holds its columns of numbers (NaN for a gap) and ``text`` its columns of text (an empty text for a gap); the
-metadata has the column names. Outputs are ``scores``, for classes also ``label``, and ``probabilities`` if scores are
-log odds. The graph uses only operators that every runtime has; text columns need operators of ``ai.onnx.ml``.
+metadata has the column names. Feature maps add their own nodes (`FeatureMap.add_nodes`). Outputs are ``scores``, for
+classes also ``label``, and ``probabilities`` if scores are log odds. The graph uses only operators that every runtime
+has; text columns need operators of ``ai.onnx.ml``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.preparation import Preparation
-from rhfedmtl.data.scaling import Scaler
+from rhfedmtl.data.scaling import RowMap, Scaler
 from rhfedmtl.errors import ConfigError, MissingExtraError
 
 OPSET = 18
@@ -39,8 +40,10 @@ class Linear(NamedTuple):
     @property
     def columns(self) -> tuple[int, int]:
         """Number of columns of numbers and of text that the model takes."""
-        preparation = self.preparation
-        return (self.weights.shape[1], 0) if preparation is None else (len(preparation.numbers), len(preparation.texts))
+        preparation, mapping = self.preparation, self.scaler.mapping
+        if preparation is not None:
+            return len(preparation.numbers), len(preparation.texts)
+        return self.weights.shape[1] if mapping is None else mapping.statistics.n_columns, 0
 
 
 def inputs(model: Linear, feature_names: Sequence[str]) -> dict[str, str]:
@@ -64,7 +67,7 @@ def save(model: Linear, path: Path, *, dtype: str = "float64", facts: Mapping[st
     graph.add_model(model)
     number = TensorProto.DOUBLE if dtype == "float64" else TensorProto.FLOAT
     columns = zip(("X", "text"), (number, TensorProto.STRING), model.columns, strict=True)
-    domains = {"": OPSET} | ({"ai.onnx.ml": ML_OPSET} if model.columns[1] else {})
+    domains = {"": OPSET} | ({"ai.onnx.ml": ML_OPSET} if model.columns[1] else {}) | graph.domains
     proto = helper.make_model(
         helper.make_graph(
             graph.nodes,
@@ -75,7 +78,8 @@ def save(model: Linear, path: Path, *, dtype: str = "float64", facts: Mapping[st
         ),
         producer_name="rhfedmtl",
         opset_imports=[helper.make_opsetid(domain, number) for domain, number in domains.items()],
-        ir_version=IR_VERSION,
+        ir_version=graph.ir_version,
+        functions=graph.functions,
     )
     helper.set_model_props(proto, dict(facts or {}))
     checker.check_model(proto, full_check=True)
@@ -83,20 +87,27 @@ def save(model: Linear, path: Path, *, dtype: str = "float64", facts: Mapping[st
 
 
 class _Graph:
-    """Nodes, constants and outputs of a graph. An output with element type None has the type of the rows."""
+    """Nodes, constants and outputs of a graph. An output with element type None has the type of the rows.
+
+    ``domains`` are the versions of operators that embedded encoders need, and ``functions`` their functions.
+    """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
+        self.functions: list[Any] = []
         self.outputs: list[tuple[str, int | None, list[Any]]] = []
+        self.domains: dict[str, int] = {}
+        self.ir_version = IR_VERSION
+        self._names: dict[str, int] = {}
 
     def add_model(self, model: Linear) -> None:
         """Add all nodes from ``X`` to the outputs."""
         rows = self._scaled(model.scaler, "X" if model.preparation is None else self._prepared(model.preparation))
         weights = self._constant("weights", np.ascontiguousarray(model.weights.T))
-        self._node("MatMul", [rows, weights], "products")
-        self._node("Add", ["products", self._constant("intercept", model.intercept)], "scores")
+        products = self._node("MatMul", [rows, weights], "products")
+        self._node("Add", [products, self._constant("intercept", model.intercept)], "scores")
         self.outputs.append(("scores", None, ["rows", len(model.weights)]))
         if len(model.classes):
             # The class with the largest score; of two classes, the second class if its score is above 0.
@@ -147,9 +158,11 @@ class _Graph:
         return self._node("Concat", parts, "features", axis=1)
 
     def _scaled(self, scaler: Scaler, rows: str) -> str:
+        if scaler.mapping is not None:
+            rows = self._mapped(scaler.mapping, rows)
         if scaler.mean is not None and scaler.scale is not None:
-            self._node("Sub", [rows, self._constant("mean", scaler.mean)], "centred")
-            rows = self._node("Div", ["centred", self._constant("scale", scaler.scale)], "standard")
+            centred = self._node("Sub", [rows, self._constant("mean", scaler.mean)], "centred")
+            rows = self._node("Div", [centred, self._constant("scale", scaler.scale)], "standard")
         if scaler.unit:
             squares = self._node("Mul", [rows, rows], "squares")
             total = self._node("ReduceSum", [squares, self._integers("axis", [1])], "total", keepdims=1)
@@ -160,9 +173,63 @@ class _Graph:
             rows = self._node("Div", [rows, divisor], "unit")
         return rows
 
+    def _mapped(self, mapping: RowMap, rows: str) -> str:
+        """Add the columns of `RowMap.transform`."""
+        rows = self._scaled(mapping.first, rows)
+        parts = [part.add_nodes(self, rows, mapping.statistics) for part in mapping.features.maps]
+        return self._node("Concat", [rows, *parts], "mapped", axis=1)
+
+    def node(self, kind: str, inputs: list[str], **attributes: Any) -> str:
+        """Add an operator, for feature maps (`features.base.Graph`)."""
+        return self._node(kind, inputs, kind.lower(), **attributes)
+
+    def constant(self, values: npt.NDArray[np.float64]) -> str:
+        """Add numbers in the precision of the rows."""
+        return self._constant("numbers", values)
+
+    def integers(self, values: list[int]) -> str:
+        """Add whole numbers."""
+        return self._integers("integers", values)
+
+    def embed(self, encoder: bytes, rows: str) -> str:
+        """Add the graph of an ONNX file with one input and return its first output, in the precision of the rows."""
+        from onnx import compose, load_model_from_string, version_converter
+
+        model = load_model_from_string(encoder)
+        versions = {"" if part.domain == "ai.onnx" else part.domain: part.version for part in model.opset_import}
+        if versions[""] < OPSET:
+            try:
+                model = version_converter.convert_version(model, OPSET)
+            except RuntimeError as error:
+                raise ConfigError(
+                    f"an encoder cannot be exported: convert its file to opset {OPSET}: {error}"
+                ) from None
+            versions[""] = OPSET
+        for domain, version in versions.items():
+            if self.domains.setdefault(domain, version) != version:
+                raise ConfigError(
+                    f"encoders of opset {self.domains[domain]} and {version} cannot be exported together: save them "
+                    "with the same opset"
+                )
+        self.ir_version = max(self.ir_version, model.ir_version)
+        model = compose.add_prefix(model, self._unique("encoder") + "/")
+        held = {constant.name for constant in model.graph.initializer}
+        source = next(value for value in model.graph.input if value.name not in held)
+        self._node("Cast", [rows], source.name, to=source.type.tensor_type.elem_type)
+        self.nodes += model.graph.node
+        self.constants += model.graph.initializer
+        self.functions += model.functions
+        return self._node("Cast", [model.graph.output[0].name], "encoded", to=_element(self.dtype))
+
+    def _unique(self, name: str) -> str:
+        """Return the name, with a number if another value has it."""
+        count = self._names[name] = self._names.get(name, 0) + 1
+        return name if count == 1 else f"{name}_{count}"
+
     def _node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
         from onnx import helper
 
+        output = self._unique(output)
         self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
         return output
 
@@ -175,6 +242,7 @@ class _Graph:
     def _tensor(self, name: str, values: npt.NDArray[Any]) -> str:
         from onnx import numpy_helper
 
+        name = self._unique(name)
         self.constants.append(numpy_helper.from_array(values, name))
         return name
 

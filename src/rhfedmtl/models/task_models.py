@@ -22,6 +22,7 @@ from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.display import facts_html
 from rhfedmtl.errors import ConfigError, DataError, nearest, told_in_python
+from rhfedmtl.features.registry import NO_MAP
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.metrics import scores
@@ -164,6 +165,12 @@ class TaskModels:
     def width(self) -> int:
         """Number of columns of scaled rows: the features, or the columns of a feature map."""
         return self.scalers[0].columns(self.n_features)
+
+    @property
+    def features(self) -> str:
+        """Feature maps of all rows, as text; ``none`` if rows are only scaled."""
+        mapping = self.scalers[0].mapping
+        return NO_MAP if mapping is None else mapping.features.text
 
     @property
     def constant(self) -> float:
@@ -320,8 +327,6 @@ class TaskModels:
         """Write the model of a task as ONNX; without a name, the only model or the model for unseen tasks."""
         single = self.only(task)
         d, model = self.width, single.models[0]
-        if single.scalers[0].mapping is not None:
-            raise ConfigError("a model behind feature maps cannot be exported to ONNX yet")
         intercept = model[:, d] if self.intercept else np.zeros(len(model))
         linear = onnx_export.Linear(
             single.scalers[0], model[:, :d], intercept, self.classes, self.proper, self.preparation

@@ -241,6 +241,6 @@ def _grid_distance(tried: list[Candidate]) -> npt.NDArray[np.int64]:
 def _step_unit(config: RunConfig, federation: Federation) -> float:
     """Return the factor for step sizes, 1/‖x‖².
 
-    ‖x‖² is 1 unless rows are only standardised; then it is about the number of features.
+    ‖x‖² is 1 unless rows are only standardised; then it is about the number of columns.
     """
-    return 1.0 / federation.n_features if config.scale == "standard" else 1.0
+    return 1.0 / config.options.chosen_features().columns(federation.n_features) if config.scale == "standard" else 1.0

@@ -142,7 +142,9 @@ def _quantiles(
         moments = network.moments(maps)
         if not settings.scale_per_station:
             moments = [total(moments)] * len(before)
-        shares = [np.concatenate([part.mean.reshape(width, -1), np.ones_like(public[width:])]) for part in moments]
+        # Counts are whole numbers: rounding undoes the rounding of means, so masked sums give the same bits.
+        counted = [np.rint(part.count * part.mean) / max(part.count, 1) for part in moments]
+        shares = [np.concatenate([part.reshape(width, -1), np.ones_like(public[width:])]) for part in counted]
         passes.append(list(zip(edges, shares, strict=True)))
         edges = [rounded(between_edges(at, share), dtype) for at, share in passes[-1]]
     return [

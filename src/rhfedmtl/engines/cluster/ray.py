@@ -27,6 +27,7 @@ from rhfedmtl.engines.cluster.sharded import Sharded, share_out
 from rhfedmtl.engines.network import IntArray
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, ConfigError, RHFedMTLError
+from rhfedmtl.features.maps import Features
 
 __all__ = ["Pool", "network", "outline", "session"]
 
@@ -95,7 +96,14 @@ def network(federation: Federation, method: Method, *, seed: int, present: IntAr
             else FromStore.put(ray, federation, parts)
         )
         plans = [
-            ActorPlan(part, source, method, seed, execution.threads or max(1, int(w)), bytes_of(federation, part))
+            ActorPlan(
+                part,
+                source,
+                method,
+                seed,
+                execution.threads or max(1, int(w)),
+                bytes_of(federation, part, method.features),
+            )
             for part, w in zip(parts, weights, strict=True)
         ]
         check_room(plans, places)
@@ -193,13 +201,16 @@ def places_for(machines: list[ClusterNode], actors: int | None, n_tasks: int) ->
     return sorted(largest_first[i % len(machines)] for i in range(n))
 
 
-def bytes_of(federation: Federation, part: Part) -> int:
+def bytes_of(federation: Federation, part: Part, features: Features | None = None) -> int:
     """Return the memory of a part: its rows, the state of rows and models, and all rows if the actor reads all."""
     first, last = part.rows
-    columns = max(1, len(federation.class_names))
-    row_bytes = federation.n_features * federation.X.dtype.itemsize + 8 * (4 * columns + 6)
+    columns, width = max(1, len(federation.class_names)), federation.n_features
+    row_bytes = 0
+    if features:  # rows before the map and after it
+        row_bytes, width = width * federation.X.dtype.itemsize, features.columns(width)
+    row_bytes += width * federation.X.dtype.itemsize + 8 * (4 * columns + 6)
     reading = federation.X.nbytes if isinstance(federation, Outline) and not federation.mapped else 0
-    return reading + (last - first) * row_bytes + 8 * 4 * len(part.task_names) * columns * federation.n_features
+    return reading + (last - first) * row_bytes + 8 * 4 * len(part.task_names) * columns * width
 
 
 def check_room(plans: list[ActorPlan], places: list[ClusterNode]) -> None:

@@ -178,7 +178,8 @@ class Shard:
         for scaler, a, b in zip(scalers, bounds[:-1], bounds[1:], strict=True):
             scaler.transform(X[a:b], out=scaled[a:b])
         self._writable = None
-        self._federation = replace(self._federation, X=scaled)
+        names = () if self._method.features else self._federation.feature_names
+        self._federation = replace(self._federation, X=scaled, test_X=scaled[:0], feature_names=names)
         self._method = replace(self._method, features=Features())  # the rows are mapped now
         self._network = self._new_network(self._part.present)
 
