@@ -14,6 +14,8 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.features.base import FeatureMap, FloatArray, Function, Graph, Statistics
 
 KERNELS = ("gaussian", "laplace")
+COSINES = -math.sqrt(2.0), math.sqrt(2.0)
+"""Smallest and largest feature."""
 VARIABLES = 3
 """Columns that a feature of `SparseFourier` reads."""
 
@@ -87,6 +89,8 @@ class Fourier(FeatureMap):
     size: int = 500
     kernel: str = "gaussian"
 
+    bounds: ClassVar[tuple[float, float]] = COSINES
+
     def __post_init__(self) -> None:
         """Refuse too few columns, or an unknown kernel."""
         _check("fourier", self.size)
@@ -118,6 +122,7 @@ class SparseFourier(FeatureMap):
     size: int = 500
 
     needs_quantiles: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = COSINES
 
     def __post_init__(self) -> None:
         """Refuse too few columns."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.features.base import LEVELS, FeatureMap, Function, Statistics
+from rhfedmtl.features.base import LEVELS, FeatureMap, FloatArray, Function, Statistics
 from rhfedmtl.features.registry import FEATURES, NO_MAP
 
 COUNTS = "counts"
 """Name of the columns whose means are the shares of rows up to each edge, for quantiles."""
+
+MOST_COLUMNS = 1 << 16
+"""Columns of a mapped row in a network; a station could otherwise fill the memory of its terminals."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class Features:
         return _maps(self.text)
 
     @property
+    def surveys(self) -> tuple[str, ...]:
+        """Texts of the maps whose moments round zero asks for."""
+        return (self.text, COUNTS) if self.needs_quantiles else (self.text,)
+
+    @property
     def needs_quantiles(self) -> bool:
         """True if a map needs quantiles."""
         return any(part.needs_quantiles for part in self.maps)
@@ -44,6 +53,20 @@ class Features:
         if self.text == COUNTS:
             return n_columns * len(LEVELS)
         return n_columns + sum(part.columns(n_columns) for part in self.maps)
+
+    def most_numbers(self, n_columns: int) -> int:
+        """Return a bound on the numbers of a message of round zero: moments or counts, with the statistics."""
+        return self.columns(n_columns) + (2 + len(LEVELS)) * n_columns if self else n_columns
+
+    def bounds(self, n_columns: int) -> tuple[FloatArray, FloatArray]:
+        """Return the smallest and the largest value of each column of a mapped row; infinite for the row itself."""
+        if self.text == COUNTS:
+            ends, widths = [(0.0, 1.0)], [self.columns(n_columns)]
+        else:
+            ends = [(-math.inf, math.inf), *(part.bounds for part in self.maps)]
+            widths = [n_columns, *(part.columns(n_columns) for part in self.maps)]
+        low, high = np.repeat(np.array(ends), widths, axis=0).T
+        return low, high
 
     def function(self, statistics: Statistics) -> Function:
         """Return the function from rows to mapped rows."""

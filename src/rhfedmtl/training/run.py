@@ -179,6 +179,7 @@ class Run:
                 self.settings,
                 self._layout(),
                 federation.feature_names if site is None else site.feature_names,
+                federation.n_features if site is None else site.n_columns,
                 private=private is not None,
                 check=lambda events: self.pricing.check_round_zero(events, self.situation(), settings.scale),
                 charge=self.charge,

@@ -15,6 +15,9 @@ from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.roles.messages import Probe, Sums
 
+MOST_MAPPINGS = 12
+"""Feature maps for which a terminal sends moments or counts: three in a round zero, which may fail a few times."""
+
 
 class Disclosure:
     """Decides if a terminal may answer a request of its station.
@@ -36,7 +39,8 @@ class Disclosure:
         """Return why the owner does not allow this job, or an empty string if the owner does."""
         role = self._memory.terminal
         method = role.method
-        return self._memory.site.refuses_job(job, role.n_samples, method.channel, uniform=method.uniform)
+        refusal = self._memory.site.refuses_job(job, role.n_samples, method.channel, uniform=method.uniform)
+        return refusal or self._memory.site.refuses_features(method.features.text)
 
     def refuses(self, steps: int) -> str:
         """Return why the owner does not allow an order of so many steps, or an empty string if the owner does."""
@@ -75,6 +79,21 @@ class Disclosure:
         """Refuse an answer about this terminal alone if sums are masked or noised."""
         if self._memory.masks is not None or self.noised:
             raise PeerError(f"sums of this network are masked or noised: {subject} of a single terminal are not sent")
+
+    def note_mapping(self, mapping: wire.FeatureMapping) -> None:
+        """Remember a map whose moments are about to leave, and refuse further maps when there were too many.
+
+        Each map of the counts tells how many rows lie below other values. A repetition tells nothing new.
+        """
+        memory, digest = self._memory, hashlib.sha256(mapping.SerializeToString(deterministic=True)).digest()
+        if digest in memory.mapped:
+            return
+        if len(memory.mapped) >= MOST_MAPPINGS:
+            raise PeerError(
+                f"moments behind more than {MOST_MAPPINGS} feature maps: start over with `rhfedmtl network reset`"
+            )
+        memory.mapped = (*memory.mapped, digest)
+        memory.save()
 
     def refuse_noised(self, subject: str) -> None:
         """Refuse a sum without noise if sums are noised."""
