@@ -397,7 +397,7 @@ def odd_mapped_moments(moments: Mapping[int, Moments], rows: Mapping[int, int], 
     reasons = {t: impossible_columns(reported, mapping) for t, reported in moments.items()}
     first = 0 if mapping.features.text == COUNTS else mapping.statistics.n_columns
     own = {t: Moments(m.count, m.mean[:first], m.spread[:first]) for t, m in moments.items()}
-    return odd_moments(own, rows) | {t: reason for t, reason in reasons.items() if reason}
+    return {t: reason for t, reason in reasons.items() if reason} | odd_moments(own, rows)
 
 
 def impossible_columns(moments: Moments, mapping: RowMap) -> str:

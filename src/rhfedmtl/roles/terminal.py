@@ -243,19 +243,22 @@ class Terminal:
         """Round zero: scale the rows before the first step. A repeated call changes nothing."""
         if self.last_round or self.rows.duals.alpha.any():
             raise ProtocolError(f"terminal {self.identity} has begun to learn: scaling comes before the first round")
-        if not self._scaled:
-            scaler = scaling.scaler
-            if scaler.mapping is not None:
-                self._check_mapping(scaler.mapping, (self.method.features.text,))
-            elif self.method.features:
-                raise PeerError(
-                    f"scaling without a feature map, where terminal {self.identity} learns behind "
-                    f"{self.method.features.text!r}"
-                )
+        self.check_scaling(scaling)
         self._states.enter(Scaling)
         if not self._scaled:
             self._scaled = True
-            self.rows.scale(scaler)
+            self.rows.scale(scaling.scaler)
+
+    def check_scaling(self, scaling: Scaling) -> None:
+        """Refuse a scaling without the feature map of the job, or with another map."""
+        mapping = scaling.scaler.mapping
+        if mapping is not None:
+            self._check_mapping(mapping, (self.method.features.text,))
+        elif self.method.features:
+            raise PeerError(
+                f"scaling without a feature map, where terminal {self.identity} learns behind "
+                f"{self.method.features.text!r}"
+            )
 
     def _check_mapping(self, mapping: RowMap, allowed: tuple[str, ...]) -> None:
         """Refuse a map that the job does not need, or of other columns than the rows have."""

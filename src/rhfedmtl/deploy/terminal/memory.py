@@ -121,6 +121,7 @@ class TerminalMemory:
         """Take over agreements that the station sends, and write them down."""
         agreed, role = self.agreed, self.terminal
         if news.scaling is not None and agreed.scaling is None:
+            role.check_scaling(news.scaling)
             agreed.scaling = news.scaling  # a terminal with duals from unscaled rows starts again
             role.scale(news.scaling)
             self.save()
