@@ -39,7 +39,7 @@ def method(channel: Channel, text: str = MAPS) -> DualMethod:
 
 
 def script_of(engine: Any, data: Federation, how: str, channel: Channel, **more: Any) -> list[Any]:
-    """All numbers of a run."""
+    """Return the numbers of a run."""
     late = "present" in more
     per_station = more.pop("per_station", False)
     network = engine(data, method(channel), seed=4, **more)
@@ -51,7 +51,7 @@ def script_of(engine: Any, data: Federation, how: str, channel: Channel, **more:
     in_turn(SCALES, [name for name, sample in SAMPLES.items() if not sample.noised], [False, True]),
 )
 def test_engines_agree_behind_maps(how: str, name: str, per_station: bool) -> None:
-    """In one process, by messages and in shards, whatever the scaling and the channel."""
+    """Compare a process, messages and shards for every scaling and channel."""
     data = federation("classes", sizes=SIZES, weighted=True)
     words: dict[str, Any] = {"how": how, "channel": SAMPLES[name], "per_station": per_station}
     expected = script_of(InProcess, data, **words)
@@ -61,7 +61,7 @@ def test_engines_agree_behind_maps(how: str, name: str, per_station: bool) -> No
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_that_arrive_late_are_mapped(dtype: Any) -> None:
-    """At home and at another station, with the map of their home."""
+    """Rows of the home station and of another station get the map of the home."""
     data = federation(sizes=SIZES, dtype=dtype)
     words: dict[str, Any] = {"how": "standard-unit", "channel": Channel(), "per_station": True}
     words["present"] = np.array([5, 3, 9, 3, 3, 9, 2, 2, 5])

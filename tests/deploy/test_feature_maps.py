@@ -1,4 +1,4 @@
-"""Networks behind feature maps: the numbers of one process, whoever is killed, and what a terminal refuses."""
+"""Networks behind feature maps: same numbers as a simulation after kills, and refusals of terminals."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.roles.messages import FeatureMapping, MomentsReport, MomentsRequest, Probe, RowProbe, Scaling, Verdict
 from rhfedmtl.roles.messages import WorkOrder as Order
 from rhfedmtl.roles.plausibility import odd_mapped_moments
+from rhfedmtl.roles.summed import content_of
 
 ALL = "splines=3+pairs=4+fourier=4+sparse-fourier=4"
 ROUND_ZERO = (
@@ -55,7 +56,7 @@ def kept(folder: Path) -> set[str]:
 def test_whoever_is_killed_a_mapped_network_gives_the_numbers_of_one_process(
     tmp_path: Path, places: Path, terminals: str
 ) -> None:
-    """To the bit: in round zero and later every role is killed; a terminal maps the rows that it reads again."""
+    """Every role is killed in round zero and later; a terminal maps the rows that it reads again. Bits are equal."""
     federation = double(nets.small(2, 3, 60))
     learning = {"algorithm": "hfedmtl", "seed": 3, "options": {"features": ALL, "policy": "fixed", "local_steps": 10}}
     folder = nets.build(tmp_path / "net", federation, learning=learning)
@@ -81,9 +82,12 @@ def test_whoever_is_killed_a_mapped_network_gives_the_numbers_of_one_process(
     assert right.mean() == pytest.approx(result.metrics["accuracy"][0])
 
 
-@pytest.mark.parametrize("scale", ["standard-unit", pytest.param("unit", marks=pytest.mark.slow)])
+SLOW = [pytest.param(scale, marks=pytest.mark.slow) for scale in ("unit", "none")]
+
+
+@pytest.mark.parametrize("scale", ["standard-unit", *SLOW])
 def test_a_masked_mapped_network_gives_the_numbers_of_one_process(tmp_path: Path, scale: str, terminals: str) -> None:
-    """Counts and moments of mapped rows leave under masks alone; sums are those of a simulation to the bit."""
+    """Counts and moments of mapped rows leave under masks alone; sums equal a simulation to the bit."""
     federation = double(nets.small(2, 4, 60))
     options = {"channel": "masked", "features": ALL}
     folder = nets.build(tmp_path / "net", federation, learning={"options": options, "scale": scale})
@@ -116,15 +120,15 @@ def test_only_noised_sums_leave_a_private_mapped_network(tmp_path: Path, channel
 
 
 def test_single_precision_carries_the_map_as_in_one_process(tmp_path: Path) -> None:
-    """Edges, means and scales cross the wire in float32, and nobody has other numbers."""
+    """Edges, means and scales cross the wire in float32, exactly."""
     federation = nets.small(2, 2, 40)
     learning = {"precision": "float32", "options": {"features": "splines=3"}}
     folder = nets.build(tmp_path / "net", federation, learning=learning)
     with nets.running(folder) as (_, operator):
         nets.trained(operator, budget=["energy=100"])
         operator.export(tmp_path / "out")
-    alone = in_process(federation, "energy=100", options=Options.of(channel="float32", features="splines=3"))
-    for a, b in zip(TaskModels.load(tmp_path / "out" / "model.npz").scalers, alone.scalers, strict=True):
+    simulated = in_process(federation, "energy=100", options=Options.of(channel="float32", features="splines=3"))
+    for a, b in zip(TaskModels.load(tmp_path / "out" / "model.npz").scalers, simulated.scalers, strict=True):
         np.testing.assert_array_equal([a.mean, a.scale], [b.mean, b.scale])
         assert a.mapping is not None
         assert b.mapping is not None
@@ -153,7 +157,7 @@ def test_rows_of_a_newcomer_are_mapped(tmp_path: Path) -> None:
     assert nets.assert_invariant(folder, 1) == 4
 
 
-# What a terminal and its owner refuse.
+# Refusals of a terminal and its owner.
 
 
 @pytest.fixture(scope="module")
@@ -169,14 +173,14 @@ def row_map(text: str = "splines=3", columns: int = 5, unit: bool = False, seed:
     return RowMap(Features(text), first, Statistics(normal_quantiles(columns), seed))
 
 
-def mapping(*given: Any, **more: Any) -> wire.FeatureMapping:
+def mapping(text: str = "splines=3", **more: Any) -> wire.FeatureMapping:
     """A map of rows on the wire."""
-    form: wire.FeatureMapping = codec.to_wire(FeatureMapping.of(row_map(*given, **more)))
+    form: wire.FeatureMapping = codec.to_wire(FeatureMapping.of(row_map(text, **more)))
     return form
 
 
 def test_the_allowed_maps_are_all_that_need_no_file(folder: Path) -> None:
-    """So a map from another package, or one that runs a file, needs the word of the owner."""
+    """The owner must allow a map from another package, or a map that runs a file."""
     allowed = TerminalConfig.__dataclass_fields__["features"].default
     assert set(allowed) == {name for name in FEATURES.own if name != "onnx"}
     service = inside.make_terminal(folder, folder / "state")
@@ -264,14 +268,26 @@ def test_counts_of_rows_are_told_a_few_times_only(tmp_path: Path, folder: Path) 
         for i in range(MOST_MAPPINGS):
             for _ in range(2):
                 await service.handle("ask_moments", wire.MomentsRequest(mapping=mapping(COUNTS, seed=i)))
-        told = [codec.read(body["moments"]) for body in sent if "moments" in body]
-        assert [report.mean.shape for report in told] == [(5 * len(LEVELS),)] * 2 * MOST_MAPPINGS
+        reports = [codec.read(body["moments"]) for body in sent if "moments" in body]
+        assert [report.mean.shape for report in reports] == [(5 * len(LEVELS),)] * 2 * MOST_MAPPINGS
         service = await begun(folder, tmp_path / "state", sent)
         await service.handle("ask_moments", wire.MomentsRequest(mapping=mapping(COUNTS, seed=0)))
         with pytest.raises(PeerError, match="start over with `rhfedmtl network reset`"):
             await service.handle("ask_moments", wire.MomentsRequest(mapping=mapping(COUNTS, seed=99)))
 
     inside.run(attempts)
+
+
+def test_masks_rest_on_the_map() -> None:
+    """A station that surveys a terminal below other values than the rest of its group gets no sum."""
+    base, about = row_map(COUNTS), np.empty(0)
+    other = replace(base, statistics=replace(base.statistics, quantiles=base.statistics.quantiles - 9.0))
+    scaled = replace(base, first=Scaler(np.ones(5), np.ones(5)))
+    maps = [base, other, scaled, row_map(COUNTS, seed=1), row_map(COUNTS, unit=True), row_map("splines=3")]
+    probes = [RowProbe(False, about, FeatureMapping.of(mapped)) for mapped in maps]
+    digests = {content_of(probe) for probe in (RowProbe(False, about), *probes)}
+    assert len(digests) == 1 + len(maps)
+    assert content_of(RowProbe(False, about, FeatureMapping.of(row_map(COUNTS)))) in digests
 
 
 # Malformed and false messages.
@@ -313,7 +329,7 @@ def bad_parameter(form: wire.FeatureMapping) -> None:
 
 
 def too_wide(form: wire.FeatureMapping) -> None:
-    """More columns than a node computes."""
+    """Give more columns than a node computes."""
     form.features = f"fourier={MOST_COLUMNS}".encode()
 
 
@@ -363,7 +379,7 @@ def test_a_message_without_a_map_has_the_bytes_of_before() -> None:
 
 
 def test_configurations_of_too_many_columns_are_refused() -> None:
-    """Before anything is written, with the way out; and counts are no map for a user."""
+    """Errors come before anything is written, with the way out; counts are no map for a user."""
     for text, reason in ((f"fourier={MOST_COLUMNS}", "give the maps fewer"), (COUNTS, "unknown feature map 'counts'")):
         with pytest.raises(ConfigError, match=reason):
             Learning(features=20, tasks=("a",), classes=("n", "p"), options={"features": text})
@@ -376,9 +392,9 @@ def test_messages_of_round_zero_fit_into_the_limit(features: str, columns: int, 
     options = {"features": features, "channel": channel}
     job = Learning(features=columns, tasks=("a",), classes=("n", "p"), options=options).job()
     limit, used = message_limit(job, method_of(job), Limits()), row_map(features, columns)
-    for each in (RowMap(Features(COUNTS), used.first, used.statistics), used):
-        numbers = np.zeros(each.columns)
-        form = FeatureMapping.of(each)
+    for surveyed in (RowMap(Features(COUNTS), used.first, used.statistics), used):
+        numbers = np.zeros(surveyed.columns)
+        form = FeatureMapping.of(surveyed)
         for message in (
             MomentsReport(0, 1, numbers, numbers),
             MomentsRequest(form),
@@ -386,7 +402,7 @@ def test_messages_of_round_zero_fit_into_the_limit(features: str, columns: int, 
             Scaling(numbers, numbers + 1.0, True, mapping=form),
         ):
             assert len(codec.to_wire(message).SerializeToString()) < limit
-        assert 8 * 3 * (1 + each.columns) < limit  # masked words
+        assert 8 * 3 * (1 + surveyed.columns) < limit  # masked words
 
 
 def moments_of(rows: Any, used: RowMap) -> Moments:
@@ -396,7 +412,7 @@ def moments_of(rows: Any, used: RowMap) -> Moments:
 
 @pytest.mark.parametrize("text", [COUNTS, *ALL.split("+")])
 def test_no_honest_terminal_is_quarantined_for_mapped_moments(text: str) -> None:
-    """Even one whose rows lie where no other terminal has any: its counts are 0 and 1 where others vary."""
+    """A terminal may have all its rows beyond the rows of the others: its counts are then 0 and 1."""
     random, used = np.random.default_rng(0), row_map(text)
     shifts = [0.0] * 6 + [-4.0, 4.0]
     rows = {t: random.normal(size=(9, 5)) + shift for t, shift in enumerate(shifts)}
@@ -423,7 +439,7 @@ def test_false_moments_of_mapped_rows_are_found_out(text: str) -> None:
 
 
 def test_the_cloud_refuses_false_moments_of_a_station(folder: Path) -> None:
-    """Of other columns than it asked for, and such as no rows have."""
+    """The number of columns must fit the request, and the numbers must be possible."""
     config = read_cloud(folder / "cloud" / "cloud.toml")
     checks, used = AnswerChecks(config.learning.job(), Limits(), 10.0), row_map(COUNTS)
     request = wire.Request(moments=codec.to_wire(MomentsRequest.of(used, np.dtype(np.float64))))
@@ -439,3 +455,10 @@ def test_the_cloud_refuses_false_moments_of_a_station(folder: Path) -> None:
         answer(np.full(75, 1.5))
     with pytest.raises(PeerError, match="bytes to and from terminals"):
         answer(np.zeros(75), n_bytes=0)
+
+
+@pytest.mark.parametrize(("scale", "from_rows"), [("unit", False), ("none", True), ("standard", True)])
+def test_a_map_with_statistics_of_rows_has_no_certified_removal(scale: str, from_rows: bool) -> None:
+    """Its knots depend on the rows of the terminal, although the scaling behind it does not."""
+    result = in_process(nets.small(1, 2, 40), "energy=100", scale=scale, options=Options.of(features="splines=3"))
+    assert result.scalers[0].from_rows is from_rows

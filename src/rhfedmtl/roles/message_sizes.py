@@ -150,7 +150,7 @@ def round_zero_bytes(
     """
     kind, standard = channel.moments_dtype, scale.startswith("standard")
     surveys, mapping = _surveys(n_features, scale, maps, kind)
-    requests, reports = [messages.MomentsRequest(each).n_bytes for _, each in surveys], []
+    requests, reports = [messages.MomentsRequest(form).n_bytes for _, form in surveys], []
     columns: list[messages.Message] = []
     answers: list[messages.Message] = []
     for width, _ in surveys:
@@ -160,7 +160,7 @@ def round_zero_bytes(
         scaled = np.broadcast_to(0.0, maps.columns(n_features) if standard else 0)
         answers.append(messages.Scaling(scaled, scaled, True, kind, mapping))
     # Each masked sum: its mapping, the numbers of the mean that it is about, and its own numbers.
-    sums = [(each, *size) for width, each in surveys for size in ((0, 1 + width), (width, width))]
+    sums = [(form, *size) for width, form in surveys for size in ((0, 1 + width), (width, width))]
     if preparation is not None:
         zeros, words = np.zeros(len(preparation.columns)), preparation.vocabulary
         columns.append(messages.ColumnsReport(0, zeros, zeros, words))
@@ -180,10 +180,10 @@ def round_zero_bytes(
         sums.append((None, 0, 2 * len(preparation.columns)))
     masks_down, masks_up = masking_bytes(masked_among, channel.least)
     terminal_up = terminal_down = 0
-    for each, about, width in sums:
+    for form, about, width in sums:
         words_up = framed(ENVELOPE + delimited(2 * INTEGER + delimited(8 * WIDE_FIELDS * width)))
         terminal_up += words_up + masks_up
-        terminal_down += messages.RowProbe(False, np.broadcast_to(0.0, about), each).n_bytes + masks_down
+        terminal_down += messages.RowProbe(False, np.broadcast_to(0.0, about), form).n_bytes + masks_down
     return (terminal_up, down + terminal_down), station
 
 
