@@ -30,6 +30,7 @@ from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.features.base import LEVELS, Statistics, normal_quantiles
 from rhfedmtl.features.maps import COUNTS, MOST_COLUMNS, Features
 from rhfedmtl.features.registry import FEATURES
+from rhfedmtl.features.splines import Splines
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.roles.messages import FeatureMapping, MomentsReport, MomentsRequest, Probe, RowProbe, Scaling, Verdict
 from rhfedmtl.roles.messages import WorkOrder as Order
@@ -208,6 +209,24 @@ def test_an_owner_refuses_a_map_by_name(tmp_path: Path, folder: Path, allowed: t
         await service.handle("ask_moments", wire.MomentsRequest())
         assert [[*body] for body in sent] == [["declined"]]
         assert sent[0]["declined"].reason.startswith(reason)
+
+    inside.run(declines)
+
+
+def test_a_machine_without_the_file_of_a_map_declines(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The station hears what is missing, before any survey."""
+
+    def missing(*_: Any) -> Any:
+        raise ConfigError("the encoder e.onnx is not on this machine: put it into the current folder")
+
+    monkeypatch.setattr(Splines, "function", missing)
+
+    async def declines() -> None:
+        sent: list[Any] = []
+        await begun(folder, tmp_path / "state", sent)
+        assert sent[0]["declined"].reason.startswith("the encoder e.onnx is not on this machine")
 
     inside.run(declines)
 

@@ -12,7 +12,8 @@ import numpy as np
 from rhfedmtl.deploy.node.config import TerminalConfig
 from rhfedmtl.deploy.terminal.memory import TerminalMemory
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.errors import PeerError
+from rhfedmtl.errors import PeerError, RHFedMTLError
+from rhfedmtl.features.base import Statistics, normal_quantiles
 from rhfedmtl.roles.messages import Probe, Sums
 
 MOST_MAPPINGS = 12
@@ -41,6 +42,15 @@ class Disclosure:
         method = role.method
         refusal = self._memory.site.refuses_job(job, role.n_samples, method.channel, uniform=method.uniform)
         return refusal or self._memory.site.refuses_features(method.features.text)
+
+    def lacks_map(self) -> str:
+        """Return why this machine cannot compute the feature map of the job, such as a missing file, or nothing."""
+        role = self._memory.terminal
+        try:
+            role.method.features.function(Statistics(normal_quantiles(role.rows.X.shape[1])))
+        except RHFedMTLError as error:
+            return str(error)
+        return ""
 
     def refuses(self, steps: int) -> str:
         """Return why the owner does not allow an order of so many steps, or an empty string if the owner does."""
