@@ -12,6 +12,7 @@ from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
+from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import SCALES, scalers
 from rhfedmtl.engines.cluster.sharded import Sharded
 from rhfedmtl.engines.inprocess import InProcess
@@ -21,17 +22,33 @@ from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.roles.messages import Message
 from rhfedmtl.roles.station import BaseStation
 from rhfedmtl.roles.terminal import Terminal
+from rhfedmtl.training.round_zero import row_maps
+from rhfedmtl.training.settings import Settings
 
 BLOCKS = ((2,) * 35, (3,) * 17)  # more terminals than fit into one block of the summation
 
 
 def script(
-    network: Any, method: DualMethod, *, how: str = "none", per_station: bool = False, late: bool = False
+    network: Any,
+    method: DualMethod,
+    *,
+    how: str = "none",
+    per_station: bool = False,
+    late: bool = False,
+    mapped: Federation | None = None,
 ) -> list[Any]:
-    """A run with drop-outs, unequal work, idle stations and moves; returns every number that came out of it."""
+    """A run with drop-outs, unequal work, idle stations and moves; returns every number that came out of it.
+
+    Rows of a federation that is ``mapped`` go through the feature maps of the method.
+    """
     rng = np.random.default_rng(3)
     cloud = cloud_of(network, method.relationship)
-    network.scale(scalers(network.moments(), how, per_station, method.channel.moments_dtype))
+    kind, mappings = method.channel.moments_dtype, None
+    if mapped is not None:
+        settings = Settings(scale=how, scale_per_station=per_station, seed=2)
+        mappings = row_maps(network, (mapped.n_tasks, mapped.n_features), method.features, settings, kind, ())
+    moments = network.moments() if mappings is None else network.moments(mappings)
+    network.scale(scalers(moments, how, per_station, kind, (), mappings))
     n_terminals = len(network.station)
     seen: list[Any] = []
     number = 0

@@ -100,7 +100,7 @@ def report(**more: Any) -> dict[str, Any]:
 
 
 ASK = wire.Request(roster=wire.Nothing())
-MOMENTS, REPORT = wire.Request(moments=wire.Nothing()), wire.Request(report=3)
+MOMENTS, REPORT = wire.Request(moments=wire.MomentsRequest()), wire.Request(report=3)
 TRIAL = wire.Request(trial=wire.TrialRequest(model=MODEL))
 LIES: dict[str, tuple[wire.Request, dict[str, Any]]] = {
     "nothing": (ASK, {}),

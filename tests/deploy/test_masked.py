@@ -202,7 +202,7 @@ def test_a_terminal_tells_nothing_alone(tmp_path: Path) -> None:
         for body in (
             {"order": codec.to_wire(order)},
             {"probe": wire.Probe(models=[codec.tensor(inside.SHARE)], points=codec.tensor([[1.0]]))},
-            {"ask_moments": nothing},
+            {"ask_moments": wire.MomentsRequest()},
             {"ask_labels": nothing},
             {"ask_rows": wire.RowProbe(about=codec.tensor([]))},
             {"trial": wire.Trial(model=codec.tensor(inside.SHARE))},

@@ -207,26 +207,28 @@ def test_single_precision_keeps_the_sums_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("features", "precision", "merge", "budget", "within"),
+    ("features", "precision", "merge", "budget", "within", "maps"),
     [
-        (100, "float64", "add", 400_000, 0.02),
-        pytest.param(100, "float32", "add", 400_000, 0.02, marks=pytest.mark.slow),
-        pytest.param(100, "int8", "add", 400_000, 0.02, marks=pytest.mark.slow),
-        pytest.param(10, "float64", "add", 200_000, 0.05, marks=pytest.mark.slow),
-        pytest.param(1000, "float64", "add", 4_000_000, 0.02, marks=pytest.mark.slow),
-        pytest.param(100, "float64", "auto", 400_000, 0.02, marks=pytest.mark.slow),
-        pytest.param(1000, "float64", "auto", 2_000_000, 0.02, marks=pytest.mark.slow),
-        pytest.param(1000, "int8", "auto", 1_000_000, 0.02, marks=pytest.mark.slow),
-        pytest.param(1000, "int16", "auto", 1_000_000, 0.02, marks=pytest.mark.slow),
+        (100, "float64", "add", 400_000, 0.02, "none"),
+        (20, "float64", "add", 500_000, 0.02, "splines=4+fourier=60"),
+        pytest.param(20, "int8", "add", 500_000, 0.02, "splines=4+fourier=60", marks=pytest.mark.slow),
+        pytest.param(100, "float32", "add", 400_000, 0.02, "none", marks=pytest.mark.slow),
+        pytest.param(100, "int8", "add", 400_000, 0.02, "none", marks=pytest.mark.slow),
+        pytest.param(10, "float64", "add", 200_000, 0.05, "none", marks=pytest.mark.slow),
+        pytest.param(1000, "float64", "add", 4_000_000, 0.02, "none", marks=pytest.mark.slow),
+        pytest.param(100, "float64", "auto", 400_000, 0.02, "none", marks=pytest.mark.slow),
+        pytest.param(1000, "float64", "auto", 2_000_000, 0.02, "none", marks=pytest.mark.slow),
+        pytest.param(1000, "int8", "auto", 1_000_000, 0.02, "none", marks=pytest.mark.slow),
+        pytest.param(1000, "int16", "auto", 1_000_000, 0.02, "none", marks=pytest.mark.slow),
     ],
 )
 def test_a_byte_budget_counts_what_sockets_see(
-    tmp_path: Path, features: int, precision: str, merge: str, budget: int, within: float
+    tmp_path: Path, features: int, precision: str, merge: str, budget: int, within: float, maps: str
 ) -> None:
     """Orders, updates, certificates and trials; it is used, and nothing beyond it. One process charges the same."""
     resources = Resources(measured=("bytes",), deadline=5.0)
     # One solver and one K: the same messages in one process, whatever rows are drawn first and prices are planned by.
-    alike = {"policy": "fixed", "local_steps": 20} if merge == "add" else {}
+    alike = ({"policy": "fixed", "local_steps": 20} if merge == "add" else {}) | {"features": maps}
     learning = {"precision": precision, "certify_every": 1, "options": {"merge": merge, **alike}}
     federation = nets.small(2, 2, 40, features=features)
     folder = nets.build(tmp_path / "net", federation, resources=resources, learning=learning)
@@ -243,7 +245,7 @@ def test_a_byte_budget_counts_what_sockets_see(
     assert 0.8 * budget < spent <= budget
     again = before / connections * (by_now - connections)  # handshakes of links that a busy machine broke
     assert spent == pytest.approx(seen - before - again, rel=within)
-    if precision != "float32" and alike:
+    if precision != "float32" and merge == "add":
         options = Options.of(merge=merge, channel="int8" if precision == "int8" else "identity", **alike)
         config = RunConfig(options=options, budget=(f"bytes={budget}",), certify_every=1)
         for engine in ("inprocess", "message-passing"):

@@ -8,7 +8,7 @@ import shutil
 import stat
 import threading
 import tomllib
-from dataclasses import is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +61,8 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
 ARRAYS = hnp.arrays(np.float64, hnp.array_shapes(max_dims=3, max_side=5), elements=FLOATS)
 VERDICT = said.Verdict(3, 0.25, 5, 2)
 X = np.arange(6.0).reshape(2, 3)
+MAPPING = said.FeatureMapping(b"splines=3+pairs", X[0], X[1], False, np.arange(45.0).reshape(3, 15), 7)
+PUBLIC = said.FeatureMapping(b"fourier=4", np.empty(0), np.empty(0), True, np.empty((3, 0)), 0, np.dtype(np.float32))
 KEY = masking.Key(7, bytes(range(32)), b"proof")
 MESSAGES = [
     VERDICT,
@@ -84,10 +86,18 @@ MESSAGES = [
     said.MomentsReport(7, 15, X[0], X[1]),
     said.MomentsReport(7, 15, X[0], X[1], np.dtype(np.float32)),
     said.RowProbe(True, X[0]),
+    said.RowProbe(False, X[0], MAPPING),
+    MAPPING,
+    PUBLIC,
+    said.MomentsRequest(),
+    said.MomentsRequest(MAPPING),
+    said.MomentsRequest(PUBLIC),
     said.ShareProbe(7, 3, VERDICT),
     said.Trial(9, X),
     said.Scaling(X[0], X[1], True),
     said.Scaling(X[0], X[1], True, np.dtype(np.float32)),
+    said.Scaling(np.zeros(15), np.ones(15), True, np.dtype(np.float32), MAPPING),
+    said.Scaling(np.empty(0), np.empty(0), True, mapping=PUBLIC),
     said.LabelsReport(7, X[1]),
     said.Centring(-2.5),
     said.Noising(0.3, 0.7, 1e-6),
@@ -113,7 +123,9 @@ def plain(value: Any) -> Any:
     """A message in values that can be compared."""
     if isinstance(value, tuple):
         return [plain(part) for part in value]
-    return {name: plain(part) for name, part in vars(value).items()} if is_dataclass(value) else value
+    if isinstance(value, type) or not is_dataclass(value):
+        return value
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda x: type(x).__name__)

@@ -232,7 +232,7 @@ def test_a_terminal_keeps_to_its_own_bound(tmp_path: Path) -> None:
         await tell(welcome=wire.Welcome(job=inside.job(folder), epoch="e"))
         assert "a message without noise" in service.disclosure.refuses(order.local_steps)
         with pytest.raises(PeerError, match="single terminal are not sent"):
-            await tell(ask_moments=wire.Nothing())
+            await tell(ask_moments=wire.MomentsRequest())
         await tell(noising=codec.to_wire(Noising(1.0, 0.5, 1e-6)))
         assert "allows" in service.disclosure.refuses(order.local_steps)
         assert service.memory.site.used["privacy"] == 0.0

@@ -131,7 +131,7 @@ def test_a_terminal_takes_no_part_in_what_its_site_does_not_allow(
         monkeypatch.setattr(made.link, "send", lambda **body: sent.append(body) or True)
         for _ in range(2):
             await made.welcome(wire.Welcome(job=job(folder), epoch="e"))
-            await made.handle("ask_moments", wire.Nothing())
+            await made.handle("ask_moments", wire.MomentsRequest())
             await made.handle("scaling", wire.Scaling())
         assert [each["declined"].reason for each in sent] == ["rhfedmtl, where fedavg is allowed"] * 2
 

@@ -219,8 +219,11 @@ class Options:
 
     def chosen_features(self) -> Features:
         """Return the feature maps."""
-        from rhfedmtl.features.maps import Features
+        from rhfedmtl.features.maps import COUNTS, Features
+        from rhfedmtl.features.registry import FEATURES
 
+        if self.features.partition("@")[0] == COUNTS:  # only round zero uses this map
+            FEATURES[COUNTS]
         return Features("none" if self.features == AUTO else self.features)
 
     def chosen_relationship(self) -> Relationship:

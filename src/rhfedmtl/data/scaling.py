@@ -139,6 +139,11 @@ class Scaler:
     unit: bool = False
     mapping: RowMap | None = None
 
+    @property
+    def from_rows(self) -> bool:
+        """True if the scaling, or that before the feature map, follows from sums over rows."""
+        return self.mean is not None or (self.mapping is not None and self.mapping.first.mean is not None)
+
     def columns(self, n_columns: int) -> int:
         """Return the number of columns of scaled rows, for rows of ``n_columns`` columns."""
         return n_columns if self.mapping is None else self.mapping.columns

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
+from rhfedmtl.features.maps import Features
 from rhfedmtl.roles.messages import Probe, Verdict, WorkOrder
 from rhfedmtl.roles.terminal import Terminal
 
@@ -24,7 +25,8 @@ def warm_up(method: Method, X: npt.NDArray[Any], y: npt.NDArray[np.float64], wei
     """Compile all kernels for rows of this type, or load them from numba's cache; only once in a process."""
     kind = (repr(method), X.dtype, y.shape[1], weight is None)
     if kind not in _ready:
-        # Play a round with a terminal of two rows, which is then discarded.
+        # Play a round with a terminal of two rows, which is then discarded. Kernels do not depend on the feature map.
+        method = replace(method, features=Features())
         terminal = Terminal(0, X[:2], y[:2], method, weight=None if weight is None else weight[:2])
         terminal.moments()
         terminal.join()

@@ -142,7 +142,8 @@ class MessagePassing:
             return together(
                 Spreads.of_moments([self.terminals[t].moments(mapping) for t in sorted(station.members)])
             ).moments
-        moments = station.roster.add_moments({t: self.terminals[t].moments(mapping) for t in sorted(station.members)})
+        reports = {t: self.terminals[t].moments(mapping) for t in sorted(station.members)}
+        moments = station.roster.add_moments(reports, mapping)
         self._strike(station)
         return moments
 

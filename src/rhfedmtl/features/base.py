@@ -10,6 +10,7 @@ To add a map, write a frozen dataclass in a file of this package, and a line in 
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,8 +98,8 @@ class FeatureMap(ABC):
 
     needs_quantiles: ClassVar[bool] = False
     """True if the map needs the quantiles of the columns."""
-    bounded: ClassVar[bool] = True
-    """True if the values have a size of about 1 at most."""
+    bounds: ClassVar[tuple[float, float]] = -math.inf, math.inf
+    """Smallest and largest value of the columns that the map adds: stations refuse sums that no such rows have."""
 
     @abstractmethod
     def columns(self, n_columns: int) -> int:

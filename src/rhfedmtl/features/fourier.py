@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,8 @@ from rhfedmtl.errors import ConfigError
 from rhfedmtl.features.base import FeatureMap, FloatArray, Function, Graph, Statistics
 
 KERNELS = ("gaussian", "laplace")
+COSINES = -math.sqrt(2.0), math.sqrt(2.0)
+"""Smallest and largest feature."""
 VARIABLES = 3
 """Columns that a feature of `SparseFourier` reads."""
 
@@ -48,6 +51,34 @@ def _cosine_nodes(graph: Graph, rows: str, frequencies: FloatArray, phases: Floa
     return graph.node("Mul", [graph.node("Cos", [angles]), graph.constant(np.array(math.sqrt(2.0)))])
 
 
+def _orthonormal(matrix: FloatArray) -> FloatArray:
+    """Return an orthonormal basis of the columns, by the modified Gram–Schmidt method.
+
+    A library's decomposition has other last digits with other numbers of threads; here all machines agree.
+    """
+    basis = matrix.copy()
+    for j in range(basis.shape[1]):
+        basis[:, j] /= math.sqrt(float(np.square(basis[:, j]).sum()))
+        rest = basis[:, j + 1 :]
+        rest -= basis[:, j, None] * (basis[:, j, None] * rest).sum(axis=0)
+    return basis
+
+
+@lru_cache(maxsize=8)
+def _dense_frequencies(n_columns: int, size: int, kernel: str, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return the frequencies and phases of `Fourier`; terminals and stations need them many times."""
+    random = Statistics(np.empty((n_columns, 0)), seed).generator("fourier")
+    if kernel == "laplace":
+        frequencies = random.standard_cauchy((n_columns, size)) / n_columns
+    else:
+        blocks = []
+        for _ in range(-(-size // n_columns)):
+            directions = _orthonormal(random.normal(size=(n_columns, n_columns)))
+            blocks.append(directions * np.sqrt(random.chisquare(n_columns, size=n_columns)))
+        frequencies = math.sqrt(2.0 / n_columns) * np.concatenate(blocks, axis=1)[:, :size]
+    return frequencies, random.uniform(0.0, 2.0 * np.pi, size)
+
+
 @dataclass(frozen=True)
 class Fourier(FeatureMap):
     """Orthogonal random features for the kernel exp(−‖x − x′‖²/d), or exp(−‖x − x′‖₁/d) with ``laplace``.
@@ -57,6 +88,8 @@ class Fourier(FeatureMap):
 
     size: int = 500
     kernel: str = "gaussian"
+
+    bounds: ClassVar[tuple[float, float]] = COSINES
 
     def __post_init__(self) -> None:
         """Refuse too few columns, or an unknown kernel."""
@@ -79,16 +112,7 @@ class Fourier(FeatureMap):
 
     def _frequencies(self, statistics: Statistics) -> tuple[FloatArray, FloatArray]:
         """Return random frequencies (column, cosine) and phases."""
-        random, d = statistics.generator("fourier"), statistics.n_columns
-        if self.kernel == "laplace":
-            frequencies = random.standard_cauchy((d, self.size)) / d
-        else:
-            blocks = []
-            for _ in range(-(-self.size // d)):
-                directions, _ = np.linalg.qr(random.normal(size=(d, d)))
-                blocks.append(directions * np.sqrt(random.chisquare(d, size=d)))
-            frequencies = math.sqrt(2.0 / d) * np.concatenate(blocks, axis=1)[:, : self.size]
-        return frequencies, random.uniform(0.0, 2.0 * np.pi, self.size)
+        return _dense_frequencies(statistics.n_columns, self.size, self.kernel, statistics.seed)
 
 
 @dataclass(frozen=True)
@@ -98,6 +122,7 @@ class SparseFourier(FeatureMap):
     size: int = 500
 
     needs_quantiles: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = COSINES
 
     def __post_init__(self) -> None:
         """Refuse too few columns."""

@@ -15,6 +15,9 @@ from rhfedmtl.features.registry import FEATURES, NO_MAP
 COUNTS = "counts"
 """Name of the columns whose means are the shares of rows up to each edge, for quantiles."""
 
+MOST_COLUMNS = 1 << 16
+"""Columns of a mapped row in a network; a station could otherwise fill the memory of its terminals."""
+
 
 @dataclass(frozen=True)
 class Features:
@@ -45,6 +48,12 @@ class Features:
         """Return the maps of the first columns, unless the text says how many."""
         return self if "@" in self.text or not self else Features(f"{self.text}@{count}")
 
+    @property
+    def counts(self) -> Features:
+        """Columns of counts for the quantiles of the same columns."""
+        _, has_count, count = self.text.partition("@")
+        return Features(COUNTS + has_count + count)
+
     def n_mapped(self, n_columns: int) -> int:
         """Return the number of columns that are mapped."""
         name, has_count, count = self.text.partition("@")
@@ -53,6 +62,11 @@ class Features:
         if not count.isdecimal():
             raise ConfigError(f"features {self.text!r}: write the number of mapped columns after '@', as in {name}@5")
         return min(int(count), n_columns)
+
+    @property
+    def surveys(self) -> tuple[str, ...]:
+        """Texts of the maps whose moments round zero asks for."""
+        return (self.text, COUNTS) if self.needs_quantiles else (self.text,)
 
     @property
     def needs_quantiles(self) -> bool:
@@ -78,8 +92,23 @@ class Features:
         that hardly varies in training, as a product of two rare values, would be enormous in a new row.
         """
         mapped, least = self.n_mapped(n_columns), 1.0 / math.sqrt(max(n_rows, 1))
-        parts = [np.full(part.columns(mapped), least * part.bounded) for part in self.maps]
+        parts = [np.full(part.columns(mapped), least * bool(np.isfinite(part.bounds).all())) for part in self.maps]
         return np.concatenate([np.zeros(n_columns), *parts])
+
+    def most_numbers(self, n_columns: int) -> int:
+        """Return a bound on the numbers of a message of round zero: moments or counts, with the statistics."""
+        return self.columns(n_columns) + (2 + len(LEVELS)) * n_columns if self else n_columns
+
+    def bounds(self, n_columns: int) -> tuple[FloatArray, FloatArray]:
+        """Return the smallest and the largest value of each column of a mapped row; infinite for the row itself."""
+        if self.is_counts:
+            ends, widths = [(0.0, 1.0)], [self.columns(n_columns)]
+        else:
+            mapped = self.n_mapped(n_columns)
+            ends = [(-math.inf, math.inf), *(part.bounds for part in self.maps)]
+            widths = [n_columns, *(part.columns(mapped) for part in self.maps)]
+        low, high = np.repeat(np.array(ends), widths, axis=0).T
+        return low, high
 
     def function(self, statistics: Statistics) -> Function:
         """Return the function from rows to mapped rows."""

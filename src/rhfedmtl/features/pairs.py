@@ -19,6 +19,7 @@ class Pairs(FeatureMap):
     most: int = 500
 
     needs_quantiles: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = -1.0, 1.0
 
     def __post_init__(self) -> None:
         """Refuse a number of pairs below 1."""

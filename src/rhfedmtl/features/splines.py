@@ -21,6 +21,7 @@ class Splines(FeatureMap):
     knots: int = 8
 
     needs_quantiles: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = 0.0, 1.0
 
     def __post_init__(self) -> None:
         """Refuse fewer than two pieces, which are no more than the column itself."""

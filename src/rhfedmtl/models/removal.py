@@ -35,7 +35,7 @@ def removal(
     """Return the statement on models that were trained without a terminal to ``gap``, and these models with noise."""
     options = Options.of(**models.provenance["options"])
     reason = obstacle(
-        scaled_by_rows=any(scaler.mean is not None for scaler in models.scalers), relationship=options.relationship
+        scaled_by_rows=any(scaler.from_rows for scaler in models.scalers), relationship=options.relationship
     )
     if reason:
         raise ConfigError(f"the influence of terminal {terminal} cannot be bounded: {reason}")

@@ -128,7 +128,7 @@ def opening(subject: Federation | DataShape, method: DualMethod, settings: Setti
     features, _ = width_of(subject, cost)
     if not features:
         return []
-    layout, scaled = _layout(subject), features if settings.scale.startswith("standard") else 0
+    layout = _layout(subject)
     if isinstance(subject, Federation):
         preparation, numbers = subject.preparation, subject.kind == "regression"
     else:
@@ -136,7 +136,13 @@ def opening(subject: Federation | DataShape, method: DualMethod, settings: Setti
     labels = method.intercept and numbers
     among = method.channel.masked_among(layout.members)
     station_bytes, cloud_bytes = round_zero_bytes(
-        scaled, labels=labels, preparation=preparation, masked_among=among, channel=method.channel
+        features,
+        scale=settings.scale,
+        labels=labels,
+        preparation=preparation,
+        masked_among=among,
+        channel=method.channel,
+        maps=method.features,
     )
     return round_zero_events(layout, station_bytes, cloud_bytes)
 

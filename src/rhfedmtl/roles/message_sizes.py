@@ -6,6 +6,7 @@ Policies plan with them, and batched engines charge them. A test compares them w
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -134,6 +135,7 @@ def certificate_sizes(
 def round_zero_bytes(
     n_features: int,
     *,
+    scale: str = "standard",
     labels: bool = False,
     preparation: Preparation | None = None,
     masked_among: int = 0,
@@ -142,48 +144,68 @@ def round_zero_bytes(
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the bytes up and down of a terminal, and of a station, in round zero.
 
-    They cover the scaling of features (if ``n_features`` is not 0), the levels of labels, and the columns of a table.
-    Every node is charged for the whole vocabulary, the most that a terminal can send. If sums are masked, terminals
-    send moments, label sums, and counts and sums of columns under masks.
+    They cover feature maps, the scaling of features, the levels of labels, and the columns of a table. Every node is
+    charged for the whole vocabulary, the most that a terminal can send. If sums are masked, terminals send moments,
+    label sums, and counts and sums of columns under masks.
     """
-    features, kind = np.broadcast_to(0.0, n_features), channel.moments_dtype
-    reports: list[tuple[int, messages.Message]] = []
+    kind, standard = channel.moments_dtype, scale.startswith("standard")
+    surveys, mapping = _surveys(n_features, scale, maps, kind)
+    requests, reports = [messages.MomentsRequest(form).n_bytes for _, form in surveys], []
     columns: list[messages.Message] = []
     answers: list[messages.Message] = []
-    if n_features:
-        reports.append((n_features, messages.MomentsReport(0, 0, features, features, kind)))
-        answers.append(messages.Scaling(features, features, True, kind))
-    if maps:
-        # The moments of mapped rows, and two passes of counts if a map needs quantiles. Each request carries its map.
-        counts = [maps.n_mapped(n_features) * len(LEVELS)] * 2 if maps.needs_quantiles else []
-        passes = [maps.columns(n_features), *counts]
-        edges, text = np.broadcast_to(0.0, (n_features, len(LEVELS))), maps.text.encode()
-        mapping = messages.FeatureMapping(text, features, features, True, edges, 0)
-        for width in passes:
-            mean = np.broadcast_to(0.0, width)
-            reports.append((width, messages.MomentsReport(0, 0, mean, mean, kind)))
-        mapped = np.broadcast_to(0.0, passes[0])
-        answers[-1:] = [messages.Scaling(mapped, mapped, True, kind, mapping), *([mapping] * len(passes))]
+    for width, _ in surveys:
+        numbers = np.broadcast_to(0.0, width)
+        reports.append(messages.MomentsReport(0, 0, numbers, numbers, kind).n_bytes)
+    if standard or maps:
+        scaled = np.broadcast_to(0.0, maps.columns(n_features) if standard else 0)
+        answers.append(messages.Scaling(scaled, scaled, True, kind, mapping))
+    # Each masked sum: its mapping, the numbers of the mean that it is about, and its own numbers.
+    sums = [(form, *size) for width, form in surveys for size in ((0, 1 + width), (width, width))]
     if preparation is not None:
         zeros, words = np.zeros(len(preparation.columns)), preparation.vocabulary
         columns.append(messages.ColumnsReport(0, zeros, zeros, words))
         answers.append(messages.ColumnsAgreed(zeros, zeros, words))
+        requests.append(EMPTY)
     if labels:
-        reports.append((1, messages.LabelsReport(0, np.zeros(LABEL_NUMBERS))))
+        reports.append(messages.LabelsReport(0, np.zeros(LABEL_NUMBERS)).n_bytes)
         answers.append(messages.Centring(0.0))
+        requests.append(EMPTY)
+        sums += [(None, 0, 2), (None, 1, 1)]
     column_bytes, down = (sum(message.n_bytes for message in part) for part in (columns, answers))
-    up = column_bytes + sum(message.n_bytes for _, message in reports) + len(answers) * EMPTY
-    station = up, down + (len(columns) + len(reports)) * EMPTY
+    up = column_bytes + sum(reports) + len(answers) * EMPTY
+    station = up, down + sum(requests)
     if not masked_among:
         return station, station
-    # Each masked sum: the numbers of the mean that it is about, and its own numbers.
-    sums = [size for width, _ in reports for size in ((0, 1 + width), (width, width))]
     if preparation is not None:
-        sums.append((0, 2 * len(preparation.columns)))
+        sums.append((None, 0, 2 * len(preparation.columns)))
     masks_down, masks_up = masking_bytes(masked_among, channel.least)
     terminal_up = terminal_down = 0
-    for about, width in sums:
+    for form, about, width in sums:
         words_up = framed(ENVELOPE + delimited(2 * INTEGER + delimited(8 * WIDE_FIELDS * width)))
         terminal_up += words_up + masks_up
-        terminal_down += messages.RowProbe(False, np.broadcast_to(0.0, about)).n_bytes + masks_down
+        terminal_down += messages.RowProbe(False, np.broadcast_to(0.0, about), form).n_bytes + masks_down
     return (terminal_up, down + terminal_down), station
+
+
+Mapping = messages.FeatureMapping | None
+
+
+def _surveys(
+    n_features: int, scale: str, maps: Features, kind: np.dtype[Any]
+) -> tuple[list[tuple[int, Mapping]], Mapping]:
+    """Return the columns and the mapping of each request for moments, in their order, and the mapping of the rows."""
+    standard, first = scale.startswith("standard"), scale != "unit"
+    surveys: list[tuple[int, Mapping]] = [(n_features, None)] if standard or (maps and first) else []
+    if not maps:
+        return surveys, None
+    levels = len(LEVELS) if maps.needs_quantiles else 0
+    means, quantiles = np.broadcast_to(0.0, n_features * first), np.broadcast_to(0.0, (n_features, levels))
+    mapping, counts = (
+        messages.FeatureMapping(text.encode(), means, means, not first, quantiles, 0, kind)
+        for text in (maps.text, maps.counts.text)
+    )
+    if first and levels:
+        surveys += [(maps.n_mapped(n_features) * levels, counts)] * 2
+    if standard:
+        surveys.append((maps.columns(n_features), mapping))
+    return surveys, mapping

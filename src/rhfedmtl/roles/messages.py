@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -292,18 +293,6 @@ class MomentsReport(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class RowProbe(Message):
-    """Station to terminal in round zero, if sums are masked: return your part of a sum over rows, or over labels.
-
-    The first sum has an empty ``about``. The second sums squares around the mean ``about`` that the first sum gave
-    (`roles.round_zero`).
-    """
-
-    labels: bool
-    about: Vector
-
-
-@dataclass(frozen=True, eq=False)
 class ShareProbe(Message):
     """Station to a terminal that stays while others leave, if sums are masked: return your share; with the verdict."""
 
@@ -325,7 +314,8 @@ class FeatureMapping(Message):
     """Cloud to stations to terminals in round zero: compute these features of your rows.
 
     Rows are scaled by ``mean``, ``scale`` and ``unit`` as by `Scaling`, and then mapped. ``features`` is the text of
-    the maps, and ``quantiles`` the statistics of the columns.
+    the maps, and ``quantiles`` the statistics of the columns. ``dtype`` is the encoding of the numbers on the wire,
+    which is exact.
     """
 
     features: bytes
@@ -334,19 +324,50 @@ class FeatureMapping(Message):
     unit: bool
     quantiles: Vector
     seed: int
+    dtype: np.dtype[Any] = FLOAT64
 
     @classmethod
-    def of(cls, mapping: RowMap) -> FeatureMapping:
+    def of(cls, mapping: RowMap, dtype: np.dtype[Any] = FLOAT64) -> FeatureMapping:
         """Return the message for a mapping."""
-        first, known = Scaling.of(mapping.first), mapping.statistics
+        first, statistics = Scaling.of(mapping.first), mapping.statistics
         text = mapping.features.text.encode()
-        return cls(text, first.mean, first.scale, first.unit, known.quantiles, known.seed)
+        return cls(text, first.mean, first.scale, first.unit, statistics.quantiles, statistics.seed, dtype)
 
-    @property
+    @cached_property
     def mapping(self) -> RowMap:
         """Mapping that this message describes."""
         first = Scaling(self.mean, self.scale, self.unit).scaler
         return RowMap(Features(self.features.decode()), first, Statistics(self.quantiles, self.seed))
+
+
+@dataclass(frozen=True, eq=False)
+class MomentsRequest(Message):
+    """Cloud to stations to terminals in round zero: return the moments of your rows, as the mapping makes them."""
+
+    mapping: FeatureMapping | None = None
+
+    @classmethod
+    def of(cls, mapping: RowMap | None, dtype: np.dtype[Any]) -> MomentsRequest:
+        """Return the request for the moments of rows, with numbers in this type."""
+        return cls(None if mapping is None else FeatureMapping.of(mapping, dtype))
+
+    @property
+    def row_map(self) -> RowMap | None:
+        """Map of the rows, if they are mapped."""
+        return None if self.mapping is None else self.mapping.mapping
+
+
+@dataclass(frozen=True, eq=False)
+class RowProbe(Message):
+    """Station to terminal in round zero, if sums are masked: return your part of a sum over rows, or over labels.
+
+    The first sum has an empty ``about``. The second sums squares around the mean ``about`` that the first sum gave
+    (`roles.round_zero`). Rows are those that the mapping makes.
+    """
+
+    labels: bool
+    about: Vector
+    mapping: FeatureMapping | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,10 +388,10 @@ class Scaling(Message):
         """Return the message for a scaler, with empty vectors if it does not standardise."""
         empty = np.empty(0)
         mean, scale = scaler.mean, scaler.scale
-        mapping = None if scaler.mapping is None else FeatureMapping.of(scaler.mapping)
+        mapping = None if scaler.mapping is None else FeatureMapping.of(scaler.mapping, dtype)
         return cls(empty if mean is None else mean, empty if scale is None else scale, scaler.unit, dtype, mapping)
 
-    @property
+    @cached_property
     def scaler(self) -> Scaler:
         """Scaler that this message describes."""
         mapping = None if self.mapping is None else self.mapping.mapping
@@ -436,6 +457,7 @@ _TYPED: dict[type[Message], tuple[tuple[str, ...], Callable[[tuple[int, ...], np
     Report: (("v",), encoding.tensor),
     MomentsReport: (("mean", "spread"), encoding.tensor),
     Scaling: (("mean", "scale"), encoding.tensor),
+    FeatureMapping: (("mean", "scale", "quantiles"), encoding.tensor),
 }
 """Fields of a message whose numbers cross the wire in the message's ``dtype``."""
 
@@ -445,11 +467,16 @@ def size_of(message: Message, **sizes: int) -> int:
 
     Models count in full, as for a receiver that does not know them.
     """
+    return framed(ENVELOPE + _delimited(message, sizes))
+
+
+def _delimited(message: Message, sizes: dict[str, int]) -> int:
+    """Return the bytes of a message inside another message."""
     typed, measure = _TYPED.get(type(message), ((), encoding.tensor))
     for name in typed:
         sizes.setdefault(name, measure(getattr(message, name).shape, message.dtype))  # type: ignore[attr-defined]
     parts = (sizes.get(field.name, field_bytes(getattr(message, field.name))) for field in fields(message))
-    return framed(ENVELOPE + encoding.delimited(sum(parts)))
+    return encoding.delimited(sum(parts))
 
 
 def field_bytes(value: object) -> int:
@@ -461,10 +488,8 @@ def field_bytes(value: object) -> int:
     if isinstance(value, str):
         return 0 if value == ASCENT else encoding.INTEGER  # protobuf does not send the first kind of work
     if isinstance(value, Verdict | FeatureMapping):
-        parts = 3 * encoding.INTEGER + encoding.NUMBER
-        if isinstance(value, FeatureMapping):
-            parts = sum(field_bytes(getattr(value, field.name)) for field in fields(value))
-        return encoding.delimited(parts)
+        verdict = encoding.delimited(3 * encoding.INTEGER + encoding.NUMBER)
+        return verdict if isinstance(value, Verdict) else _delimited(value, {})
     if isinstance(value, bytes | tuple):
         return encoding.delimited(len(value)) if value else 0  # protobuf does not send empty fields
     return encoding.NUMBER if isinstance(value, float) else encoding.INTEGER

@@ -21,7 +21,8 @@ Let f be Σ −s L*(−α/s). In the box it lies between its minimum and E. The 
 
 A clipped or rounded update is not XᵀΔα. For it only the bounds without δ hold.
 
-Moments of features and labels have no such bounds. They are compared with the quantiles of other terminals, and only
+Counts and other moments of mapped columns have the bounds of their map. Moments of features and labels have no such
+bounds. They are compared with the quantiles of other terminals, and only
 extreme moments are refused. A false message within the bounds, for example from flipped labels, cannot be detected.
 """
 
@@ -34,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rhfedmtl.algorithms.method import Method
-from rhfedmtl.data.scaling import Moments
+from rhfedmtl.data.scaling import Moments, RowMap
 from rhfedmtl.errors import DivergenceError, PeerError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.maths.kernels.rounds import FACTORS
@@ -383,6 +384,39 @@ def odd_moments(moments: Mapping[int, Moments], rows: Mapping[int, int]) -> dict
         if any((out > factor).mean() > part for part, factor in FAR_OUT if varied.any()):
             odd[t] = f"moments of rows that lie up to {out.max():.3g} times as far out as the rows of other terminals"
     return odd
+
+
+def odd_mapped_moments(moments: Mapping[int, Moments], rows: Mapping[int, int], mapping: RowMap) -> dict[int, str]:
+    """Return the terminals with impossible or extreme moments of mapped rows, each with a reason.
+
+    Columns with bounds, such as counts, are checked by them, and not compared with other terminals: an honest terminal
+    may be the only one with rows in a piece of a column. The columns of the rows themselves are compared as before the
+    map.
+    """
+    reasons = {t: impossible_columns(reported, mapping) for t, reported in moments.items()}
+    first = 0 if mapping.features.is_counts else mapping.statistics.n_columns
+    own = {t: Moments(m.count, m.mean[:first], m.spread[:first]) for t, m in moments.items()}
+    return {t: reason for t, reason in reasons.items() if reason} | odd_moments(own, rows)
+
+
+def impossible_columns(moments: Moments, mapping: RowMap) -> str:
+    """Return why no rows within the bounds of a map have these moments; empty if some have.
+
+    Numbers between a and b of mean m have a variance of at most (b − m)(m − a).
+    """
+    low, high = mapping.features.bounds(mapping.statistics.n_columns)
+    room = (EXACT - 1.0) * (high - low)
+    low, high = low - room, high + room
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = (high - moments.mean) * (moments.mean - low) * moments.count
+        possible = (low <= moments.mean) & (moments.mean <= high) & (moments.spread <= largest)
+    if possible.all():
+        return ""
+    j = int(np.argmin(possible))
+    return (
+        f"a mean of {moments.mean[j]:.6g} and a spread of {moments.spread[j]:.6g} of {moments.count} rows in column "
+        f"{j} behind {mapping.features.text!r}, whose values lie between {low[j]:.3g} and {high[j]:.3g}"
+    )
 
 
 def odd_labels(

@@ -17,7 +17,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.centring import combined_label_sums
-from rhfedmtl.data.scaling import Moments, total
+from rhfedmtl.data.scaling import Moments, RowMap, total
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths.gaussian_privacy import largest_terms
 from rhfedmtl.roles.messages import (
@@ -37,7 +37,7 @@ from rhfedmtl.roles.messages import (
     Verdict,
     WorkOrder,
 )
-from rhfedmtl.roles.plausibility import EXACT, Bounds, ImplausibleError, odd_labels, odd_moments
+from rhfedmtl.roles.plausibility import EXACT, Bounds, ImplausibleError, odd_labels, odd_mapped_moments, odd_moments
 from rhfedmtl.roles.states import Event, StateMachine, Table, frozen
 
 M = TypeVar("M")
@@ -261,12 +261,14 @@ class Roster:
         rows = sum(self.members[t].n_samples for t in self.members.keys() - set(answered))
         return rows * largest_terms(self.method.loss, model, self.row_norm) if rows else 0.0
 
-    def add_moments(self, reports: Mapping[int, MomentsReport]) -> Moments:
+    def add_moments(self, reports: Mapping[int, MomentsReport], mapping: RowMap | None = None) -> Moments:
         """Round zero: return the sum of the moments, in the order of ids, rounded like a message to the cloud.
 
-        Terminals with impossible or very unusual moments are quarantined and do not count.
+        Terminals with impossible or very unusual moments are quarantined and do not count. With a mapping, they are
+        moments of mapped rows.
         """
-        plausible = self._plausible({t: report.moments for t, report in reports.items()}, odd_moments)
+        odd = odd_moments if mapping is None else partial(odd_mapped_moments, mapping=mapping)
+        plausible = self._plausible({t: report.moments for t, report in reports.items()}, odd)
         return total(plausible).rounded(self.method.channel.moments_dtype)
 
     def add_labels(self, reports: Mapping[int, LabelsReport]) -> Vector:

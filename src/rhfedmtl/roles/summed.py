@@ -53,6 +53,9 @@ def content_of(request: SumRequest) -> bytes:
         head, arrays = struct.pack("<cQd", b"o", request.round, request.scale) + request.work.encode(), [request.model]
     elif isinstance(request, RowProbe):
         head, arrays = struct.pack("<c?", b"z", request.labels), [request.about]
+        if (mapping := request.mapping) is not None:
+            head += struct.pack("<?Q", mapping.unit, mapping.seed) + mapping.features
+            arrays += [mapping.mean, mapping.scale, mapping.quantiles]
     elif isinstance(request, ShareProbe):
         head, arrays = struct.pack("<cQ", b"s", request.number), []
     elif isinstance(request, Trial):

@@ -16,7 +16,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, RowMap, Scaler, rounded, scalers, total
 from rhfedmtl.engines.network import LabelCentring, Network
 from rhfedmtl.features.base import FloatArray, Statistics, at_edges, between_edges, normal_quantiles
-from rhfedmtl.features.maps import COUNTS, Features
+from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.events import Event, Placement, round_zero_events
 from rhfedmtl.roles.message_sizes import round_zero_bytes
@@ -51,6 +51,7 @@ def round_zero(
     settings: Settings,
     layout: Placement,
     names: tuple[str, ...],
+    n_columns: int,
     *,
     private: bool,
     check: Callable[[list[Event]], None],
@@ -58,17 +59,18 @@ def round_zero(
 ) -> Units:
     """Scale the rows of all terminals; only the bytes of the sums are charged.
 
-    ``check`` refuses events that the budget cannot pay, before any message; ``names`` are the names of the features.
+    ``check`` refuses events that the budget cannot pay, before any message; ``names`` are the names of the features,
+    and ``n_columns`` is their number.
     """
     channel, preparation = method.channel, federation.preparation
     among = channel.masked_among(layout.members)
     if preparation is not None and (among or private):
         preparation.refuse_disclosure("--masked" if among else "--privacy", means=private)
-    features = federation.n_features if settings.scale.startswith("standard") else 0
     labels = method.intercept and federation.kind == "regression"
     centred = network if labels and isinstance(network, LabelCentring) else None
     sizes = round_zero_bytes(
-        features,
+        n_columns,
+        scale=settings.scale,
         labels=centred is not None,
         preparation=preparation,
         masked_among=among,
@@ -80,11 +82,14 @@ def round_zero(
     kind = channel.moments_dtype
     mappings = None
     if method.features:
-        mappings = row_maps(network, federation, method.features, settings, kind, names)
+        mappings = row_maps(network, (layout.n_tasks, n_columns), method.features, settings, kind, names)
     if mappings is None:
         used = scalers(network.moments(), settings.scale, settings.scale_per_station, kind, names)
     else:
-        moments = network.moments(mappings)
+        if settings.scale.startswith("standard"):
+            moments = network.moments(mappings)
+        else:
+            moments = [Moments.of(np.empty((0, n_columns)))] * layout.n_tasks
         used = scalers(moments, settings.scale, settings.scale_per_station, kind, (), mappings)
     levels = None
     if centred is not None:
@@ -99,7 +104,7 @@ def round_zero(
 
 def row_maps(
     network: Network,
-    federation: Federation,
+    shape: tuple[int, int],
     features: Features,
     settings: Settings,
     dtype: np.dtype[Any],
@@ -107,14 +112,15 @@ def row_maps(
 ) -> list[RowMap]:
     """Return the maps of every station's rows: rows are standardised or get norm 1, and quantiles come from counts.
 
-    Rows of norm 1 need no statistics: their quantiles are those of normal columns, which are public.
+    ``shape`` is stations × columns. Rows of norm 1 need no statistics: their quantiles are those of normal columns,
+    which are public.
     """
-    n_stations, n_columns = federation.n_tasks, federation.n_features
+    n_stations, n_columns = shape
     first = "unit" if settings.scale == "unit" else "standard"
     moments = network.moments() if first == "standard" else [Moments.of(np.empty((0, n_columns)))] * n_stations
     before = scalers(moments, first, settings.scale_per_station, dtype, names)
-    public = normal_quantiles(n_columns, 1.0 if first == "standard" else 1.0 / math.sqrt(n_columns))
-    quantiles = [public] * len(before)
+    public = rounded(normal_quantiles(n_columns, 1.0 if first == "standard" else 1.0 / math.sqrt(n_columns)), dtype)
+    quantiles = [public if features.needs_quantiles else np.empty((n_columns, 0))] * len(before)
     if features.needs_quantiles and first == "standard":
         quantiles = _quantiles(network, features, before, public, settings, dtype)
     pairs = zip(before, quantiles, strict=True)
@@ -135,7 +141,7 @@ def _quantiles(
     of columns that are 0 or 1 are counts, so terminals send moments, as for the scaling.
     """
     width, edges = features.n_mapped(len(public)), [public] * len(before)
-    counts = Features(COUNTS).of_first(width)
+    counts = features.counts
     passes: list[list[tuple[FloatArray, FloatArray]]] = []
     for _ in range(2):
         maps = [RowMap(counts, scaler, Statistics(at)) for scaler, at in zip(before, edges, strict=True)]

@@ -130,7 +130,7 @@ class Run:
         noise_key: bytes | None = None,
     ) -> None:
         faults, judged = faults or Faults(), judged or federation
-        if federation.preparation is not None:  # numbers come first; 0/1 columns need no map
+        if site is None and federation.preparation is not None:  # numbers come first; 0/1 columns need no map
             method = replace(method, features=method.features.of_first(len(federation.preparation.numbers)))
         self.started = time.perf_counter()
         self.settings = settings if private is None else replace(settings, certify_every=NEVER)
@@ -181,6 +181,7 @@ class Run:
                 self.settings,
                 self._layout(),
                 federation.feature_names if site is None else site.feature_names,
+                federation.n_features if site is None else site.n_columns,
                 private=private is not None,
                 check=lambda events: self.pricing.check_round_zero(events, self.situation(), settings.scale),
                 charge=self.charge,

@@ -81,11 +81,12 @@ class Site:
 
     On a site, stations wait for each other after every BS iteration, and not only at server iterations. The run forgets
     rounds that policies no longer use, because a training may be endless. ``feature_names`` are the names of the
-    features on the other machines, if available.
+    features on the other machines, if available. ``n_columns`` is their number.
     """
 
     network: Network
     environment: Environment
     accounting: Accounting
     evaluation: Evaluation
+    n_columns: int
     feature_names: tuple[str, ...] = ()

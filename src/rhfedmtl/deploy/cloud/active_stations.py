@@ -99,19 +99,19 @@ class ActiveStations:
             raise IncompleteError(f"no certificate this time: {self.incomplete}")
         return {b: complete[b] for b in answers}
 
-    def tell(self, kind: str) -> list[Any]:
-        """Return the sums of every station over its rows, in round zero."""
-        body: dict[str, Any] = {kind: wire.Nothing()}
-        answers = self._ask_all(kind, self.each(lambda b: wire.Request(**body)))
+    def tell(self, kind: str, content: Callable[[int], Any] = lambda b: wire.Nothing(), note: Any = None) -> list[Any]:
+        """Return the sums of every station over its rows, in round zero; ``content`` is the request to a station."""
+        requests = self.each(lambda b: wire.Request(**{kind: content(b)}))
+        answers = self._ask_all(kind, requests, note)
         return [codec.read(getattr(answer, kind)) for answer in answers]
 
     def agree(self, kind: str, messages: Sequence[Message]) -> None:
         """Send each station its agreement, in round zero; all must confirm it before the first round."""
         self._ask_all(kind, {b: wire.Request(**{kind: codec.to_wire(m)}) for b, m in enumerate(messages)})
 
-    def _ask_all(self, kind: str, requests: Mapping[int, wire.Request]) -> list[wire.Answer]:
+    def _ask_all(self, kind: str, requests: Mapping[int, wire.Request], note: Any = None) -> list[wire.Answer]:
         """Return the answers in the order of the requests; raise a `PeerError` if a station does not answer."""
-        answers = self.ask(kind, None, requests, 2.0 * self._config.waits.answer)
+        answers = self.ask(kind, note, requests, 2.0 * self._config.waits.answer)
         for b in requests:
             if answers[b].trouble or answers[b].WhichOneof("body") is None:
                 raise PeerError(f"station {b}: {answers[b].trouble or 'no answer'}")

@@ -33,8 +33,8 @@ from rhfedmtl.maths.kernels.rounds import CURVE, dual_length
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.resources.sizes import framed
 from rhfedmtl.roles.message_sizes import masking_bytes
-from rhfedmtl.roles.messages import WIDE_FIELDS, MomentsReport, Report, StationSums, Sums, Vector
-from rhfedmtl.roles.plausibility import EXACT, FAR, Bounds
+from rhfedmtl.roles.messages import WIDE_FIELDS, MomentsReport, MomentsRequest, Report, StationSums, Sums, Vector
+from rhfedmtl.roles.plausibility import EXACT, FAR, Bounds, impossible_columns
 
 BODIES = {"assign": "done", "scale": "done", "centre": "done", "hide": "done", "transfer": "done", "trial": "metrics"}
 """Answer to each kind of request whose answer has another name than the request."""
@@ -84,7 +84,6 @@ class AnswerChecks:
         self._tells_residual = method.tells_residual
         self._checks: dict[str, Callable[[Any], None]] = {
             "report": self._report,
-            "moments": self._moments,
             "labels": codec.read,
             "models": self._models,
             "metrics": self._metrics,
@@ -121,6 +120,8 @@ class AnswerChecks:
             self._round(request.round, content, terminals)
         elif name == "sums":
             self._sums(request.sums, content)
+        elif name == "moments":
+            self._moments(request.moments, content)
         elif name == "roster":
             self.roster(station, content, homes)
         elif name in self._checks:
@@ -182,7 +183,8 @@ class AnswerChecks:
             models, points = len(request.sums.models), sum(request.sums.points.shape[:1])
             numbers = points + self._dual_length + model + 1 + models
         elif kind in ("moments", "labels"):  # under masks, two sums
-            content, numbers = 8 * self._features, 2 * WIDE_FIELDS * (1 + self._features)
+            columns = self._columns(request.moments)
+            content, numbers = 2 * content + 8 * columns, 2 * WIDE_FIELDS * (1 + columns)
         elif kind == "trial":
             numbers = WIDE_FIELDS * (2 + self._classes**2)
         elif kind == "transfer":
@@ -201,7 +203,7 @@ class AnswerChecks:
             n_terminals -= min(n_terminals, len(answer.sums.absent))
             content = 8 * sum(math.prod(part.shape) for part in (parts.losses, parts.dual, parts.gradient))
         elif name == "moments":
-            content = 2 * self._features * self._channel.moments_dtype.itemsize
+            content = 2 * math.prod(answer.moments.mean.shape) * self._channel.moments_dtype.itemsize
         elif name == "labels":
             content = len(answer.labels.sums.data)
         else:
@@ -267,9 +269,19 @@ class AnswerChecks:
         if (residual is not None) != self._tells_residual or (residual is not None and residual.shape != needed):
             raise PeerError("sums without the residuals of rounded updates, or with others than requested")
 
-    def _moments(self, moments: wire.MomentsReport) -> None:
-        if codec.from_wire(MomentsReport, moments).mean.shape != (self._features,):
-            raise PeerError(f"moments of {tuple(moments.mean.shape)} features, the job has {self._features}")
+    def _columns(self, request: wire.MomentsRequest) -> int:
+        """Return the number of columns of the rows of a request for moments."""
+        mapping = codec.from_wire(MomentsRequest, request).row_map
+        return self._features if mapping is None else mapping.columns
+
+    def _moments(self, request: wire.MomentsRequest, answer: wire.MomentsReport) -> None:
+        """Refuse moments of other columns than requested, and moments that no mapped rows have."""
+        report, mapping = codec.from_wire(MomentsReport, answer), codec.from_wire(MomentsRequest, request).row_map
+        columns = self._features if mapping is None else mapping.columns
+        if report.mean.shape != (columns,):
+            raise PeerError(f"moments of {tuple(report.mean.shape)} columns, where {columns} were asked for")
+        if mapping is not None and (reason := impossible_columns(report.moments, mapping)):
+            raise PeerError(reason)
 
     def _models(self, models: wire.Tensor) -> None:
         if codec.array(models, "models").shape != self._matrix:

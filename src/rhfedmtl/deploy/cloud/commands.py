@@ -75,7 +75,7 @@ class Placements:
         self._refuse_hidden(terminal)
         network, registry, stations = self._network, self._registry, self._stations
         relationship = Options.of(**self._config.learning.options).relationship
-        rows = any(scaler.mean is not None for scaler in network.scalers or [])
+        rows = any(scaler.from_rows for scaler in network.scalers or [])
         if certified and (why := obstacle(scaled_by_rows=rows, relationship=relationship)):
             raise ConfigError(f"the influence of terminal {terminal} that remains cannot be bounded: {why}")
         holder = stations.rosters.station_of(check_number(terminal, TERMINAL))

@@ -19,6 +19,7 @@ from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.data.scaling import SCALES
 from rhfedmtl.deploy.node.config import Config, Limits, Waits, check_numbers, read
 from rhfedmtl.deploy.node.credentials import CLOUD, STATION, TERMINAL, check_number
+from rhfedmtl.deploy.node.job import check_columns
 from rhfedmtl.deploy.node.log import split_address
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, RHFedMTLError, nearest
@@ -87,6 +88,7 @@ class Learning:
             raise ConfigError(
                 f"{len(self.feature_names)} feature_names for {self.features} features: name all, or leave the line out"
             )
+        check_columns(self._options().chosen_features(), self.features)
         if open_weights := self._options().auto:
             raise ConfigError(
                 f"{open_weights[0]} = auto: no node has all rows, so the network cannot choose it. Run "

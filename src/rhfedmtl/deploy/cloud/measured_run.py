@@ -238,7 +238,8 @@ def measured_run(
     """
     accounting = MeasuredAccounting(config, network, ledger)
     evaluation = RemoteEvaluation(network, all_back)
-    site = Site(network, RemoteEnvironment(network), accounting, evaluation, config.learning.feature_names)
+    learning = config.learning
+    site = Site(network, RemoteEnvironment(network), accounting, evaluation, learning.features, learning.feature_names)
     return Run(federation, network.method, settings, ledger, site=site, private=private)
 
 

@@ -46,7 +46,7 @@ from rhfedmtl.maths.objective import Points
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, NEWTON
 from rhfedmtl.resources.sizes import MessageSizes
 from rhfedmtl.roles.message_sizes import message_sizes
-from rhfedmtl.roles.messages import Anchor, Centring, Noising, Report, Scaling, StationSums
+from rhfedmtl.roles.messages import Anchor, Centring, MomentsRequest, Noising, Report, Scaling, StationSums
 from rhfedmtl.roles.plausibility import ImplausibleError
 from rhfedmtl.training.privacy import PrivatePlan
 
@@ -327,14 +327,21 @@ class RemoteNetwork:
     def moments(self, mappings: Sequence[RowMap] | None = None) -> list[Moments]:
         """Return the moments of the rows of every station, in round zero.
 
-        Stations send no moments if sums are noised, or if sums are masked and the scaling needs no moments.
+        Stations send no moments if sums are noised, or if sums are masked and the scaling needs no moments. With maps,
+        they send the moments of mapped rows.
         """
-        if mappings is not None:
-            raise ConfigError("a network cannot map features yet: leave --features out")
-        channel, needed = self.method.channel, self.config.learning.scale not in ("unit", "none")
+        channel, scale = self.method.channel, self.config.learning.scale
+        needed = scale not in ("unit", "none") or (scale == "none" and bool(self.method.features))
         if channel.noised or (channel.sums_only and not needed):
             return [Moments(0, np.empty(0), np.empty(0))] * self.n_stations
-        return [report.moments for report in self.partners.tell("moments")]
+
+        def make_request(b: int) -> wire.MomentsRequest:
+            mapping = None if mappings is None else mappings[b]
+            form: wire.MomentsRequest = codec.to_wire(MomentsRequest.of(mapping, channel.moments_dtype))
+            return form
+
+        note = None if mappings is None else mappings[0].features.text
+        return [report.moments for report in self.partners.tell("moments", make_request, note)]
 
     def scale(self, scalers: list[Scaler]) -> None:
         """Agree on the scaling with every terminal, in round zero."""

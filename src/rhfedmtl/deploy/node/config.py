@@ -227,6 +227,9 @@ class TerminalConfig(Config):
         Updates in the whole life of the terminal (0: no limit).
     algorithms : tuple of str
         Algorithms that the terminal takes part in (empty: all).
+    features : tuple of str
+        Names of the feature maps that the terminal computes: those that come with the library and need no file. For
+        their statistics the terminal sends counts of its rows below some values, in the clear or under masks.
     least_summed : int
         With 2 or more, work only if sums over at least so many terminals are masked.
     epsilon, delta : float
@@ -245,6 +248,7 @@ class TerminalConfig(Config):
     steps_per_day: int = 0
     most_updates: int = 0
     algorithms: tuple[str, ...] = ()
+    features: tuple[str, ...] = ("splines", "pairs", "fourier", "sparse-fourier")
     kernel: str = AUTO_KERNEL
     sleep: float = 0.0
     byte_budget: int = 0

@@ -22,7 +22,8 @@ from rhfedmtl.data.federation import as_rows, check_finite, check_labels
 from rhfedmtl.deploy.node.config import Limits
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.errors import DataError, PeerError
+from rhfedmtl.errors import ConfigError, DataError, PeerError
+from rhfedmtl.features.maps import MOST_COLUMNS, Features
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.roles.messages import Centring, Noising, Scaling
 
@@ -77,6 +78,7 @@ def shape_of(job: wire.Job, method: Method) -> tuple[int, int]:
     columns = len(job.classes) if len(job.classes) > 2 else 1
     if not 0 < job.features < 1 << 24 or len(job.classes) == 1 or len(job.classes) > 1 << 16:
         raise PeerError(f"a job with {job.features} features and {len(job.classes)} classes")
+    check_columns(method.features, job.features)
     return columns, method.width(job.features)
 
 
@@ -89,7 +91,17 @@ def matrix_of(job: wire.Job, method: Method) -> tuple[tuple[int, int], int]:
 def message_limit(job: wire.Job, method: Method, limits: Limits) -> int:
     """Return the limit for a message in bytes: as configured, or four times the largest message of these shapes."""
     (rows, width), _ = matrix_of(job, method)
-    return limits.message_bytes or 4 * (8 * rows * width + 8 * (CURVE + method.profile_length)) + _OVERHEAD
+    numbers = max(rows * width, method.features.most_numbers(job.features))
+    return limits.message_bytes or 4 * (8 * numbers + 8 * (CURVE + method.profile_length)) + _OVERHEAD
+
+
+def check_columns(features: Features, n_columns: int) -> None:
+    """Refuse feature maps of more columns than nodes compute."""
+    if features and (columns := features.columns(n_columns)) > MOST_COLUMNS:
+        raise ConfigError(
+            f"features {features.text!r} make {columns:,} columns of {n_columns:,}, and a network computes at most "
+            f"{MOST_COLUMNS:,}: give the maps fewer"
+        )
 
 
 def load_rows(path: Path, features: int, classes: tuple[str, ...], columns: tuple[str, ...] = ()) -> NodeRows:

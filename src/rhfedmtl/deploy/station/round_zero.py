@@ -19,7 +19,15 @@ from rhfedmtl.deploy.station.terminal_sessions import TerminalSessions
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
-from rhfedmtl.roles.messages import WIDE_FIELDS, LabelsReport, MomentsReport, RowProbe, Vector
+from rhfedmtl.roles.messages import (
+    WIDE_FIELDS,
+    FeatureMapping,
+    LabelsReport,
+    MomentsReport,
+    MomentsRequest,
+    RowProbe,
+    Vector,
+)
 from rhfedmtl.roles.round_zero import Spreads, common
 from rhfedmtl.roles.summed import SummingStation, SumRequest
 
@@ -30,25 +38,31 @@ class RoundZero:
     def __init__(self, config: StationConfig, memory: Memory, members: TerminalSessions) -> None:
         self._memory, self._members, self._answer_s = memory, members, config.waits.answer
 
-    async def moments(self, _: wire.Nothing, answer: wire.Answer) -> None:
-        """Answer with the moments of the rows of all present members."""
-        memory = self._memory
+    async def moments(self, content: wire.MomentsRequest, answer: wire.Answer) -> None:
+        """Answer with the moments of the rows of all present members, as the mapping of the request makes them."""
+        memory, request = self._memory, codec.from_wire(MomentsRequest, content)
         if memory.masked is not None:
-            sums = (await self._masked(memory.masked, labels=False)).moments
+            sums = (await self._masked(memory.masked, labels=False, mapping=request.mapping)).moments
         else:
-            features = memory.job.features if memory.job else 0
+            columns = self._columns(request.mapping)
 
             def fits(report: MomentsReport) -> bool:
-                if report.mean.shape != (features,):
-                    raise PeerError(f"moments of {report.mean.shape} features, the job has {features}")
+                if report.mean.shape != (columns,):
+                    raise PeerError(f"moments of {report.mean.shape} columns, where {columns} were asked for")
                 return True
 
-            parts = await self._reports("moments", wire.TerminalDown(ask_moments=wire.Nothing()), fits)
+            parts = await self._reports("moments", wire.TerminalDown(ask_moments=content), fits)
             async with memory.turn:
-                sums = memory.station.roster.add_moments(parts)
+                sums = memory.station.roster.add_moments(parts, request.row_map)
                 self._members.membership.heed_quarantine()
         kind = memory.station.method.channel.moments_dtype
         answer.moments.CopyFrom(codec.to_wire(MomentsReport.of(memory.task, sums, kind)))
+
+    def _columns(self, mapping: FeatureMapping | None) -> int:
+        """Return the number of columns of the rows of a request."""
+        if mapping is not None:
+            return mapping.mapping.columns
+        return self._memory.job.features if self._memory.job is not None else 0
 
     async def labels(self, _: wire.Nothing, answer: wire.Answer) -> None:
         """Answer with the sums over the labels of all present members."""
@@ -86,15 +100,15 @@ class RoundZero:
             raise PeerError(f"no terminal of station {self._memory.task} sent its {kind}")
         return {t: arrival.content for t, arrival in question.arrived.items()}
 
-    async def _masked(self, role: SummingStation, *, labels: bool) -> Spreads:
+    async def _masked(self, role: SummingStation, *, labels: bool, mapping: FeatureMapping | None = None) -> Spreads:
         """Return means and spreads of rows, or of labels, over all members, from two masked sums."""
-        weight, mean = common(await self._masked_sum(role, RowProbe(labels, np.empty(0))))
-        return Spreads(weight, mean, await self._masked_sum(role, RowProbe(labels, mean)))
+        weight, mean = common(await self._masked_sum(role, RowProbe(labels, np.empty(0), mapping)))
+        return Spreads(weight, mean, await self._masked_sum(role, RowProbe(labels, mean, mapping)))
 
     async def _masked_sum(self, role: SummingStation, probe: RowProbe) -> Vector:
         """Return a masked sum over all members; raise `PeerError` if a member is missing."""
         await self._members.attendance.gather(role.members)
-        width = 1 if probe.labels or self._memory.job is None else self._memory.job.features
+        width = 1 if probe.labels else self._columns(probe.mapping)
         length = WIDE_FIELDS * (width if probe.about.size else 1 + width)
         async with self._memory.turn:
             orders: dict[int, SumRequest] = dict.fromkeys(sorted(role.members), probe)

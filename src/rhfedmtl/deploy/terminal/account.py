@@ -22,7 +22,8 @@ LONGEST_ACCOUNT = 1 << 20
 CONTENTS = {
     "connection": "TLS handshake: the identity of this terminal",
     "hello": "the number of this terminal, and the last round it knows",
-    "moments": "number of rows; mean and spread of each feature",
+    "moments": "number of rows; mean and spread of each feature; for feature maps also of their columns, and "
+    "counts of rows up to some values of each feature",
     "labels": "sums over the labels of a regression",
     "scaled": "confirmation that the rows are scaled",
     "centred": "confirmation that the labels are centred",

@@ -21,7 +21,17 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError
 from rhfedmtl.maths import metrics
-from rhfedmtl.roles.messages import Probe, RowProbe, ShareProbe, Sums, Trial, Update, Vector, WorkOrder
+from rhfedmtl.roles.messages import (
+    MomentsRequest,
+    Probe,
+    RowProbe,
+    ShareProbe,
+    Sums,
+    Trial,
+    Update,
+    Vector,
+    WorkOrder,
+)
 from rhfedmtl.roles.summed import SumRequest
 
 
@@ -85,10 +95,14 @@ class RowAnswers:
         if share is not None:
             self._link.send(**self.mask(probe, share, partners))
 
-    async def tell_moments(self, _: wire.Nothing) -> None:
-        """Send the number of rows, and mean and spread of each feature."""
+    async def tell_moments(self, content: wire.MomentsRequest) -> None:
+        """Send the number of rows, and mean and spread of each feature, as the mapping of the request makes them."""
         self._disclosure.refuse_alone("moments")
-        self._link.send(moments=codec.to_wire(self._memory.terminal.moments()))
+        mapping = codec.from_wire(MomentsRequest, content).row_map
+        moments = await asyncio.to_thread(self._memory.terminal.moments, mapping)
+        if content.HasField("mapping"):
+            self._disclosure.note_mapping(content.mapping)
+        self._link.send(moments=codec.to_wire(moments))
 
     async def tell_labels(self, _: wire.Nothing) -> None:
         """Send the sums over the labels of a regression."""
@@ -100,6 +114,8 @@ class RowAnswers:
         self._disclosure.refuse_noised("sums over rows and labels")
         probe, partners = codec.from_wire(RowProbe, content), partners_of(content)
         sums = await asyncio.to_thread(self._memory.terminal.row_sums, probe)
+        if content.HasField("mapping"):
+            self._disclosure.note_mapping(content.mapping)
         self._link.send(**self.mask(probe, sums, partners))
 
     async def try_model(self, content: wire.Trial) -> None:

@@ -12,8 +12,12 @@ import numpy as np
 from rhfedmtl.deploy.node.config import TerminalConfig
 from rhfedmtl.deploy.terminal.memory import TerminalMemory
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.errors import PeerError
+from rhfedmtl.errors import PeerError, RHFedMTLError
+from rhfedmtl.features.base import Statistics, normal_quantiles
 from rhfedmtl.roles.messages import Probe, Sums
+
+MOST_MAPPINGS = 12
+"""Feature maps for which a terminal sends moments or counts: three in a round zero, which may fail a few times."""
 
 
 class Disclosure:
@@ -36,7 +40,17 @@ class Disclosure:
         """Return why the owner does not allow this job, or an empty string if the owner does."""
         role = self._memory.terminal
         method = role.method
-        return self._memory.site.refuses_job(job, role.n_samples, method.channel, uniform=method.uniform)
+        refusal = self._memory.site.refuses_job(job, role.n_samples, method.channel, uniform=method.uniform)
+        return refusal or self._memory.site.refuses_features(method.features.text)
+
+    def lacks_map(self) -> str:
+        """Return why this machine cannot compute the feature map of the job, such as a missing file, or nothing."""
+        role = self._memory.terminal
+        try:
+            role.method.features.function(Statistics(normal_quantiles(role.rows.X.shape[1])))
+        except RHFedMTLError as error:
+            return str(error)
+        return ""
 
     def refuses(self, steps: int) -> str:
         """Return why the owner does not allow an order of so many steps, or an empty string if the owner does."""
@@ -75,6 +89,21 @@ class Disclosure:
         """Refuse an answer about this terminal alone if sums are masked or noised."""
         if self._memory.masks is not None or self.noised:
             raise PeerError(f"sums of this network are masked or noised: {subject} of a single terminal are not sent")
+
+    def note_mapping(self, mapping: wire.FeatureMapping) -> None:
+        """Remember a map whose moments are about to leave, and refuse further maps when there were too many.
+
+        Each map of the counts tells how many rows lie below other values. A repetition tells nothing new.
+        """
+        memory, digest = self._memory, hashlib.sha256(mapping.SerializeToString(deterministic=True)).digest()
+        if digest in memory.mapped:
+            return
+        if len(memory.mapped) >= MOST_MAPPINGS:
+            raise PeerError(
+                f"moments behind more than {MOST_MAPPINGS} feature maps: start over with `rhfedmtl network reset`"
+            )
+        memory.mapped = (*memory.mapped, digest)
+        memory.save()
 
     def refuse_noised(self, subject: str) -> None:
         """Refuse a sum without noise if sums are noised."""

@@ -70,6 +70,8 @@ class TerminalMemory:
         self.secret = secrets.token_bytes(32)
         self.certified = b""
         """Digest of the last private certificate."""
+        self.mapped: tuple[bytes, ...] = ()
+        """Digests of the feature maps for which moments have left."""
         self.site = SitePolicy(config)
         self.masks: MaskedAnswers | None = None
         self.tests: jobs.NodeRows | None = None
@@ -119,6 +121,7 @@ class TerminalMemory:
         """Take over agreements that the station sends, and write them down."""
         agreed, role = self.agreed, self.terminal
         if news.scaling is not None and agreed.scaling is None:
+            role.check_scaling(news.scaling)
             agreed.scaling = news.scaling  # a terminal with duals from unscaled rows starts again
             role.scale(news.scaling)
             self.save()
@@ -185,6 +188,7 @@ class TerminalMemory:
             rows_digest=self._rows_digest,
             secret=self.secret,
             certified=self.certified,
+            mapped=self.mapped,
         )
         for name, number in self.site.used.items():
             setattr(record, name, number)
@@ -224,7 +228,7 @@ class TerminalMemory:
             )
         self.epoch = record.epoch
         self.agreed = jobs.Agreement.read(record)
-        self.certified = record.certified
+        self.certified, self.mapped = record.certified, tuple(record.mapped)
         self._prepare()
         self.terminal.restore(codec.from_wire(TerminalState, record))
         if self.masks is not None:

@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "  least_summed = 3              work only if updates are hidden in sums over so many terminals\n"
         "  epsilon = 1.0                 work only while noise keeps all that ever left within it (delta = 1e-6)\n"
         '  algorithms = ["rhfedmtl"]     take part in no other algorithm\n'
+        '  features = ["splines"]        compute no other feature map; default: all that need no file\n'
         '  kernel = "numpy"              or "compiled"; default: compiled if numba is installed',
     )
     add_folder(serve, nargs="*", default=[Path()])

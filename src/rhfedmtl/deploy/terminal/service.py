@@ -147,7 +147,7 @@ class TerminalService:
         memory = self.memory
         if memory.role is None:
             memory.begin(welcome.job, int(welcome.incarnation))
-            if refusal := self.disclosure.refuses_job(welcome.job):
+            if refusal := self.disclosure.refuses_job(welcome.job) or self.disclosure.lacks_map():
                 memory.role = None
                 return self.link.decline(wire.Declined(reason=refusal))
         elif memory.job != welcome.job:

@@ -15,6 +15,7 @@ from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.deploy.node.config import TerminalConfig
 from rhfedmtl.deploy.node.state import CorruptError, StateFile
 from rhfedmtl.deploy.wire import wire_pb2 as wire
+from rhfedmtl.features.registry import NO_MAP
 from rhfedmtl.maths.gaussian_privacy import mu_of
 
 DAY_S = 86_400
@@ -58,6 +59,18 @@ class SitePolicy:
         if uniform and not self._config.least_steps:
             return f"rows drawn with replacement, where each of {rows} must be visited{OWNERS_LINE}"
         return f"H from {requested}, where H from {minimum} is allowed{OWNERS_LINE}" if requested < minimum else ""
+
+    def refuses_features(self, text: str) -> str:
+        """Return why the rules exclude the feature maps of a job, or an empty string."""
+        names = [part.partition("=")[0].strip() for part in text.split("+")]
+        refused = [name for name in names if name != NO_MAP and name not in self._config.features]
+        if not refused:
+            return ""
+        allowed = ", ".join(self._config.features) or "none"
+        return (
+            f"the feature map {refused[0]}, where {allowed} is allowed: only the owner may allow it, by features in "
+            "terminal.toml"
+        )
 
     def refuses(self, steps: int, rows: int, price: float = math.inf) -> str:
         """Return why the rules exclude an order of so many steps now, or an empty string; it costs ``price`` in μ²."""

@@ -25,7 +25,9 @@ from google.protobuf.message import Message as Proto
 
 from rhfedmtl.data.centring import LABEL_NUMBERS
 from rhfedmtl.deploy.wire import wire_pb2 as wire
-from rhfedmtl.errors import PeerError
+from rhfedmtl.errors import ConfigError, PeerError
+from rhfedmtl.features.base import LEVELS
+from rhfedmtl.features.maps import MOST_COLUMNS
 from rhfedmtl.maths.quasi_newton import ASCENT, GRADIENT, Work
 from rhfedmtl.roles import messages
 from rhfedmtl.roles.encoding import FLOAT64
@@ -33,7 +35,7 @@ from rhfedmtl.roles.roster import Member, StationState
 from rhfedmtl.roles.secure import masking, masks
 from rhfedmtl.roles.terminal import TerminalState
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the protocol that this code speaks, and the oldest version that it understands."""
 MAX_NUMBERS = 1 << 26
 MAX_AXES = 4
@@ -264,6 +266,28 @@ def _check_scaling(scaling: messages.Scaling) -> None:
     mean, scale = scaling.mean, scaling.scale
     if mean.ndim != 1 or mean.shape != scale.shape or not (scale > 0.0).all():
         raise PeerError(f"scaling by means {mean.shape} and scales {scale.shape}, which must be positive")
+    if scaling.mapping is not None and len(mean) not in (0, columns := scaling.mapping.mapping.columns):
+        raise PeerError(f"scaling by {len(mean)} means behind a feature map of {columns} columns")
+
+
+def _check_mapping(mapping: messages.FeatureMapping) -> None:
+    mean, scale, quantiles = mapping.mean, mapping.scale, mapping.quantiles
+    if quantiles.ndim != 2 or quantiles.shape[1] not in (0, len(LEVELS)):
+        raise PeerError(f"a feature map with quantiles of shape {quantiles.shape}: {len(LEVELS)} for each column")
+    n_columns = len(quantiles)
+    if mean.shape != scale.shape or mean.shape not in ((0,), (n_columns,)) or not (scale > 0.0).all():
+        raise PeerError(
+            f"a feature map of {n_columns} columns behind means {mean.shape} and scales {scale.shape}, which must be "
+            "positive"
+        )
+    try:
+        features = mapping.mapping.features
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise PeerError(f"a feature map that this node does not have: {str(error)[:400]}") from None
+    if (columns := features.columns(n_columns)) > MOST_COLUMNS:
+        raise PeerError(f"a feature map of {columns:,} columns: at most {MOST_COLUMNS:,} are computed")
+    if features.needs_quantiles and not quantiles.shape[1]:
+        raise PeerError(f"the feature map {features.text!r} without quantiles")
 
 
 def _check_labels(report: messages.LabelsReport) -> None:
@@ -364,6 +388,10 @@ FORMS: dict[type, Form] = {
     messages.MomentsReport: Form(
         wire.MomentsReport, rounded=("mean", "spread"), unmapped=("dtype",), check=_check_moments
     ),
+    messages.FeatureMapping: Form(
+        wire.FeatureMapping, rounded=("mean", "scale", "quantiles"), unmapped=("dtype",), check=_check_mapping
+    ),
+    messages.MomentsRequest: Form(wire.MomentsRequest),
     messages.RowProbe: Form(wire.RowProbe),
     messages.ShareProbe: Form(wire.ShareProbe),
     messages.Trial: Form(wire.Trial),

@@ -319,15 +319,39 @@ class MomentsReport(_message.Message):
     spread: Tensor
     def __init__(self, sender: _Optional[int] = ..., count: _Optional[int] = ..., mean: _Optional[_Union[Tensor, _Mapping]] = ..., spread: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
+class FeatureMapping(_message.Message):
+    __slots__ = ("features", "mean", "scale", "unit", "quantiles", "seed")
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    QUANTILES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    features: bytes
+    mean: Tensor
+    scale: Tensor
+    unit: bool
+    quantiles: Tensor
+    seed: int
+    def __init__(self, features: _Optional[bytes] = ..., mean: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[_Union[Tensor, _Mapping]] = ..., unit: bool = ..., quantiles: _Optional[_Union[Tensor, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class MomentsRequest(_message.Message):
+    __slots__ = ("mapping",)
+    MAPPING_FIELD_NUMBER: _ClassVar[int]
+    mapping: FeatureMapping
+    def __init__(self, mapping: _Optional[_Union[FeatureMapping, _Mapping]] = ...) -> None: ...
+
 class RowProbe(_message.Message):
-    __slots__ = ("labels", "about", "partners")
+    __slots__ = ("labels", "about", "partners", "mapping")
     LABELS_FIELD_NUMBER: _ClassVar[int]
     ABOUT_FIELD_NUMBER: _ClassVar[int]
     PARTNERS_FIELD_NUMBER: _ClassVar[int]
+    MAPPING_FIELD_NUMBER: _ClassVar[int]
     labels: bool
     about: Tensor
     partners: Partners
-    def __init__(self, labels: bool = ..., about: _Optional[_Union[Tensor, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
+    mapping: FeatureMapping
+    def __init__(self, labels: bool = ..., about: _Optional[_Union[Tensor, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ..., mapping: _Optional[_Union[FeatureMapping, _Mapping]] = ...) -> None: ...
 
 class ShareProbe(_message.Message):
     __slots__ = ("terminal", "number", "verdict", "partners")
@@ -342,14 +366,16 @@ class ShareProbe(_message.Message):
     def __init__(self, terminal: _Optional[int] = ..., number: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., partners: _Optional[_Union[Partners, _Mapping]] = ...) -> None: ...
 
 class Scaling(_message.Message):
-    __slots__ = ("mean", "scale", "unit")
+    __slots__ = ("mean", "scale", "unit", "mapping")
     MEAN_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
+    MAPPING_FIELD_NUMBER: _ClassVar[int]
     mean: Tensor
     scale: Tensor
     unit: bool
-    def __init__(self, mean: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[_Union[Tensor, _Mapping]] = ..., unit: bool = ...) -> None: ...
+    mapping: FeatureMapping
+    def __init__(self, mean: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[_Union[Tensor, _Mapping]] = ..., unit: bool = ..., mapping: _Optional[_Union[FeatureMapping, _Mapping]] = ...) -> None: ...
 
 class LabelsReport(_message.Message):
     __slots__ = ("sender", "sums")
@@ -584,7 +610,7 @@ class TerminalDown(_message.Message):
     probe: Probe
     release: Release
     goodbye: Goodbye
-    ask_moments: Nothing
+    ask_moments: MomentsRequest
     scaling: Scaling
     trial: Trial
     drain: Nothing
@@ -595,7 +621,7 @@ class TerminalDown(_message.Message):
     noising: Noising
     ask_rows: RowProbe
     ask_share: ShareProbe
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[WorkOrder, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ask_moments: _Optional[_Union[Nothing, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ..., ask_labels: _Optional[_Union[Nothing, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., circle: _Optional[_Union[Circle, _Mapping]] = ..., unmask: _Optional[_Union[Unmask, _Mapping]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., ask_rows: _Optional[_Union[RowProbe, _Mapping]] = ..., ask_share: _Optional[_Union[ShareProbe, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[WorkOrder, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., ask_moments: _Optional[_Union[MomentsRequest, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., drain: _Optional[_Union[Nothing, _Mapping]] = ..., ask_labels: _Optional[_Union[Nothing, _Mapping]] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., circle: _Optional[_Union[Circle, _Mapping]] = ..., unmask: _Optional[_Union[Unmask, _Mapping]] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., ask_rows: _Optional[_Union[RowProbe, _Mapping]] = ..., ask_share: _Optional[_Union[ShareProbe, _Mapping]] = ...) -> None: ...
 
 class RoundRequest(_message.Message):
     __slots__ = ("round", "terminals", "local_steps", "deadline")
@@ -751,7 +777,7 @@ class Request(_message.Message):
     round: RoundRequest
     report: int
     sums: SumsRequest
-    moments: Nothing
+    moments: MomentsRequest
     scale: Scaling
     models: Nothing
     trial: TrialRequest
@@ -760,7 +786,7 @@ class Request(_message.Message):
     labels: Nothing
     centre: Centring
     hide: Noising
-    def __init__(self, id: _Optional[int] = ..., assign: _Optional[_Union[Anchor, _Mapping]] = ..., round: _Optional[_Union[RoundRequest, _Mapping]] = ..., report: _Optional[int] = ..., sums: _Optional[_Union[SumsRequest, _Mapping]] = ..., moments: _Optional[_Union[Nothing, _Mapping]] = ..., scale: _Optional[_Union[Scaling, _Mapping]] = ..., models: _Optional[_Union[Nothing, _Mapping]] = ..., trial: _Optional[_Union[TrialRequest, _Mapping]] = ..., roster: _Optional[_Union[Nothing, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., labels: _Optional[_Union[Nothing, _Mapping]] = ..., centre: _Optional[_Union[Centring, _Mapping]] = ..., hide: _Optional[_Union[Noising, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., assign: _Optional[_Union[Anchor, _Mapping]] = ..., round: _Optional[_Union[RoundRequest, _Mapping]] = ..., report: _Optional[int] = ..., sums: _Optional[_Union[SumsRequest, _Mapping]] = ..., moments: _Optional[_Union[MomentsRequest, _Mapping]] = ..., scale: _Optional[_Union[Scaling, _Mapping]] = ..., models: _Optional[_Union[Nothing, _Mapping]] = ..., trial: _Optional[_Union[TrialRequest, _Mapping]] = ..., roster: _Optional[_Union[Nothing, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., labels: _Optional[_Union[Nothing, _Mapping]] = ..., centre: _Optional[_Union[Centring, _Mapping]] = ..., hide: _Optional[_Union[Noising, _Mapping]] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("id", "trouble", "done", "round", "report", "sums", "moments", "models", "metrics", "roster", "labels", "seconds", "bytes_down", "bytes_up", "away", "bytes_below")
@@ -889,7 +915,7 @@ class Enrolled(_message.Message):
     def __init__(self, trouble: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class TerminalFile(_message.Message):
-    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "rows_digest", "centring", "secret", "day", "steps_of_day", "releases", "noising", "privacy", "group", "history", "certified")
+    __slots__ = ("network", "epoch", "job", "scaling", "alpha", "pending", "update", "last_round", "phase", "incarnation", "residual", "sent_residual", "place", "rows", "rows_digest", "centring", "secret", "day", "steps_of_day", "releases", "noising", "privacy", "group", "history", "certified", "mapped")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -915,6 +941,7 @@ class TerminalFile(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     CERTIFIED_FIELD_NUMBER: _ClassVar[int]
+    MAPPED_FIELD_NUMBER: _ClassVar[int]
     network: str
     epoch: str
     job: Job
@@ -940,7 +967,8 @@ class TerminalFile(_message.Message):
     group: _containers.RepeatedScalarFieldContainer[int]
     history: bytes
     certified: bytes
-    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., rows_digest: _Optional[bytes] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., group: _Optional[_Iterable[int]] = ..., history: _Optional[bytes] = ..., certified: _Optional[bytes] = ...) -> None: ...
+    mapped: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, network: _Optional[str] = ..., epoch: _Optional[str] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., scaling: _Optional[_Union[Scaling, _Mapping]] = ..., alpha: _Optional[_Union[Tensor, _Mapping]] = ..., pending: _Optional[_Union[Tensor, _Mapping]] = ..., update: _Optional[_Union[Update, _Mapping]] = ..., last_round: _Optional[int] = ..., phase: _Optional[str] = ..., incarnation: _Optional[int] = ..., residual: _Optional[_Union[Tensor, _Mapping]] = ..., sent_residual: _Optional[_Union[Tensor, _Mapping]] = ..., place: _Optional[_Union[Place, _Mapping]] = ..., rows: _Optional[int] = ..., rows_digest: _Optional[bytes] = ..., centring: _Optional[_Union[Centring, _Mapping]] = ..., secret: _Optional[bytes] = ..., day: _Optional[int] = ..., steps_of_day: _Optional[int] = ..., releases: _Optional[int] = ..., noising: _Optional[_Union[Noising, _Mapping]] = ..., privacy: _Optional[float] = ..., group: _Optional[_Iterable[int]] = ..., history: _Optional[bytes] = ..., certified: _Optional[bytes] = ..., mapped: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class MemberFile(_message.Message):
     __slots__ = ("terminal", "n_samples", "share", "incarnation", "applied_round", "applied_factor", "departed", "mean_weight")
