@@ -39,6 +39,7 @@ from rhfedmtl.estimators.rows import (
     gather,
     is_frame,
     positive_integer,
+    split_tasks,
     weights,
 )
 from rhfedmtl.maths.registry import LAMBDA1
@@ -116,6 +117,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
+        task: Any = None,
     ) -> None:
         self.budget = budget
         self.cost = cost
@@ -137,6 +139,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+        self.task = task
 
     def fit(
         self,
@@ -157,9 +160,10 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         y : array-like of shape (n_samples,)
             Labels.
         task, terminal : array-like of shape (n_samples,), optional
-            Names of the task and of the terminal of each row. Without ``task``, all rows belong to a single task.
-            Without ``terminal``, rows of a task are split at random. Terminals of different tasks are different, even
-            with equal names.
+            Names of the task and of the terminal of each row. ``task`` may also be the name of a column of the frame
+            ``X``, in place of the parameter ``task`` of the estimator. Without either, all rows belong to a single
+            task. Without ``terminal``, rows of a task are split at random. Terminals of different tasks are different,
+            even with equal names.
         sample_weight : float or array-like of shape (n_samples,), optional
             Weights of rows, finite and not negative. The fit ignores rows of weight 0.
         groups : array-like of shape (n_samples,), optional
@@ -171,6 +175,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             The fitted estimator.
         """
         with told_in_python():
+            named = isinstance(task, str) and hasattr(X, "columns")
+            self.task_column_ = task if named else self.task
+            X, task = split_tasks(X, None if named else task, self.task_column_)
             check_index(X, task=task, terminal=terminal, sample_weight=sample_weight, groups=groups)
             X, preparation = features_of(X)
             X, y = validate_data(self, X, checked_labels(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
@@ -275,6 +282,11 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             self._duals = places.duals(run.method.loss, run.network.alpha)
         return result
 
+    def coefficients(self) -> Any:
+        """Return the weights in the units of the columns of ``X`` (`TaskModels.coefficients`)."""
+        check_is_fitted(self)
+        return self.models_.coefficients()
+
     def plot(self, axes: Sequence[Any] | None = None, *, metric: str | None = None) -> LearningCurveDisplay:
         """Plot a metric and the certified gap against the spending; needs matplotlib."""
         check_is_fitted(self, "result_")
@@ -335,10 +347,16 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         models: TaskModels = self.models_
         with told_in_python():
+            X, task = split_tasks(X, task, getattr(self, "task_column_", self.task))
             check_index(X, task=task)
         named = bool(models.feature_names) and is_frame(X)
         if models.preparation is None:
-            X = validate_data(self, X, reset=False, skip_check_array=named, **({} if named else {"dtype": FLOATS}))
+            try:
+                X = validate_data(self, X, reset=False, skip_check_array=named, **({} if named else {"dtype": FLOATS}))
+            except ValueError as error:
+                if not named:
+                    raise
+                raise DataError(f"{error}X has the columns {listing([str(name) for name in X.columns])}") from error
         elif np.shape(X)[:1] == (0,):
             raise DataError(f"Found array with 0 sample(s) (shape={np.shape(X)}) while a minimum of 1 is required")
         elif not named:
@@ -354,9 +372,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 warnings.warn(text, stacklevel=3)
         if task is None and len(models.tasks) > 1:
             self._warn(
-                f"no task was given: {models.unseen_words} predicts every row; name the tasks with task=… (pipelines "
-                "and searches of scikit-learn pass it on only with metadata routing, and scorers such as 'accuracy' "
-                "never do: leave scoring at its default)"
+                f"no task was given: {models.unseen_words} predicts every row; name the tasks with task=… (scorers "
+                "such as 'accuracy' never pass it on, pipelines and searches only with metadata routing: give X as a "
+                "frame and name its column of tasks, as in RHFedMTLClassifier(task='site'))"
             )
         if task is not None:
             task = column(np.full(len(X), task) if np.ndim(task) == 0 else task, len(X), "task")

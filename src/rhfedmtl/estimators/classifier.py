@@ -91,6 +91,9 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         Threads. They change no result.
     verbose : int, default=0
         1 prints a line for each round; a notebook shows a bar with the amount spent.
+    task : str, optional
+        Name of a column of the frame ``X`` with the task of each row. The column is not a feature. All methods find it
+        in ``X``, also where tools of scikit-learn call them. The argument ``task`` of a method replaces it.
 
     Attributes
     ----------
@@ -151,6 +154,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
+        task: Any = None,
     ) -> None:
         super().__init__(
             budget,
@@ -173,6 +177,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
             random_state=random_state,
             n_jobs=n_jobs,
             verbose=verbose,
+            task=task,
         )
         self.loss = loss
         self.class_weight = class_weight

@@ -41,7 +41,8 @@ class NewRows:
         self.same: dict[str, str] = {}
         self.without_task: list[int] = []
         request = models.provenance.get("configuration", {}).get("request", {})
-        self.column = task_column or request.get("settings", {}).get("task") or "task"
+        learned = models.provenance.get("estimator", {}).get("task")  # a column that an estimator found in its frame
+        self.column = task_column or request.get("settings", {}).get("task") or learned or "task"
         preparation = models.preparation
         texts = [] if preparation is None else [preparation.columns[j] for j in preparation.texts]
         gaps = cells.GAPS if preparation is None else cells.GAPS | set(preparation.gap_words)

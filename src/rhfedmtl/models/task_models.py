@@ -27,6 +27,7 @@ from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.models import model_file
 from rhfedmtl.models import onnx as onnx_export
+from rhfedmtl.models.coefficients import coefficients
 from rhfedmtl.models.model_file import VERSION, loss_name, model_path, share_scaler
 from rhfedmtl.models.release import Releases, noised
 from rhfedmtl.roles.certificates import Certificate
@@ -292,6 +293,14 @@ class TaskModels:
         scaler, model = self.model_of(b)
         name = self.tasks[b : b + 1] if b >= 0 else np.array(["reference"])
         return replace(self, models=model[None], scalers=(scaler,), tasks=name, certificate=None, unseen=None)
+
+    def coefficients(self) -> Any:
+        """Return the weights in the units of the features: a pandas frame, or a dict of arrays without pandas.
+
+        The table has a row per task and class, a column for every feature, and the intercept. If the scaling divides
+        rows by their norm, the weights apply to a row of usual norm (`rhfedmtl.models.coefficients`).
+        """
+        return coefficients(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in plain values."""
