@@ -7,6 +7,7 @@ probabilities and accuracy.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -27,6 +28,7 @@ from rhfedmtl.estimators.probabilities import check_calibration, fitted_curves
 from rhfedmtl.estimators.rows import column, weights
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.selection.probabilities import IN_SAMPLE
 from rhfedmtl.training.result import Result
 
 Array = npt.NDArray[Any]
@@ -266,6 +268,8 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
 
     def _probabilities(self, X: Any, task: Any) -> npt.NDArray[np.float64]:
         rows, names = self._checked(X, task)
+        if IN_SAMPLE in self.calibration_:
+            warnings.warn(f"probabilities {self.calibration_}", stacklevel=4)
         return self.models_.predict_proba(rows, names)
 
     def decision_function(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:

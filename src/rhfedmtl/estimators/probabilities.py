@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
@@ -11,7 +10,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths.probabilities import ProbabilityCurves
 from rhfedmtl.selection.folds import Float64Array
-from rhfedmtl.selection.probabilities import IN_SAMPLE, Trained, probability_curves
+from rhfedmtl.selection.probabilities import Trained, probability_curves
 from rhfedmtl.training.result import Result
 from rhfedmtl.training.settings import Settings
 
@@ -51,6 +50,4 @@ def fitted_curves(
         return None, f"algorithm {estimator.algorithm!r} has no models of folds"
     curves = probability_curves(built, federation, settings, Trained.of(result), weight)
     assert curves is not None, "a classifier with duals has curves"
-    if IN_SAMPLE in curves.words:
-        warnings.warn(f"predict_proba is calibrated on {curves.words}", stacklevel=6)
     return curves, ""

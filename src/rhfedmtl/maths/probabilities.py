@@ -8,6 +8,9 @@ A task with few rows cannot determine its own curve. So the curve θ_t = (a_t, b
 and both spreads from all tasks (empirical Bayes, by EM with a Laplace approximation). Tasks that differ keep curves of
 their own, tasks that do not differ share the common curve, and no strength of the shrinkage is tuned.
 
+Offsets can move the largest probability to another class than the largest score. So curves have offsets only if they
+fit better, by the conditional AIC (Vaida and Blanchard 2005); ``class_weight`` and rare classes need them.
+
 The fit only needs sums over the held-out rows of a task: the gradient and the Hessian of its log loss.
 """
 
@@ -132,7 +135,7 @@ def fit_curves(
         task[order],
         [slice(end - n, end) for end, n in zip(ends, counts, strict=True)],
     )
-    curves = _curves(rows)
+    curves = min((_fit(rows, offsets=offsets) for offsets in (False, True)), key=lambda fit: fit.aic).curves
     curves[:, 0] /= unit
     if scores.shape[1] == 1:
         curves = np.column_stack([curves[:, 0], curves[:, 2] - curves[:, 1]])
@@ -150,21 +153,27 @@ def _targets(codes: IntArray, n_classes: int, weight: Float64Array) -> Float64Ar
     return targets
 
 
-def _curves(rows: _Rows) -> Float64Array:
-    """Return the curves of all tasks and the common curve, by EM."""
+class _Fit(NamedTuple):
+    """Curves of all tasks, with the common curve as the last, and their conditional AIC."""
+
+    curves: Float64Array
+    aic: float
+
+
+def _fit(rows: _Rows, *, offsets: bool) -> _Fit:
+    """Fit the curves of all tasks and the common curve by EM; without ``offsets``, all offsets are 0."""
     width, count = rows.scores.shape[1] + 1, len(rows.ranges)
-    # 1. Begin with the curve of all rows. The sum of its offsets is free, so a penalty keeps it at 0.
+    free = np.r_[True, np.full(width - 1, offsets)]
+    # 1. Begin with the curve of all rows.
     flat = np.zeros(width)
-    common, _ = _newton(rows.pooled(), np.r_[1.0, flat[1:]][None], flat, flat)
-    common = common[0]
-    present = np.array([rows_of.stop > rows_of.start for rows_of in rows.ranges])
-    curves, spread = np.tile(common, (count, 1)), np.ones(2)
-    if present.sum() < 2:
-        return np.vstack([curves, common])
-    for _ in range(MOST_STEPS):
+    common = _newton(rows.pooled(), np.r_[1.0, flat[1:]][None], flat, flat, free)[0][0]
+    present = np.array([part.stop > part.start for part in rows.ranges])
+    curves, spread, precision = np.tile(common, (count, 1)), np.ones(2), flat
+    hessian = np.zeros((count, width, width))
+    for _ in range(MOST_STEPS if present.sum() > 1 else 0):
         # 2. Fit every task with the prior, and measure how uncertain its curve is.
         precision = 1.0 / np.square(np.r_[spread[0], np.full(width - 1, spread[1])])
-        curves, hessian = _newton(rows, curves, common, precision)
+        curves, hessian = _newton(rows, curves, common, precision, free)
         uncertain = np.diagonal(np.linalg.inv(hessian), axis1=1, axis2=2)[present]
         # 3. Estimate the common curve and the spreads from the tasks.
         last = np.r_[common, spread]
@@ -174,15 +183,26 @@ def _curves(rows: _Rows) -> Float64Array:
         if np.abs(np.r_[common, spread] - last).max() <= CONVERGED:
             break
     curves[~present] = common
-    return np.vstack([curves, common])
+    # 4. Count parameters: those of the common curve, and of each further task the part that the prior leaves to it.
+    parameters = 1.0 + offsets * (width - 2)
+    if present.sum() > 1:
+        _, fitted = rows.slopes(curves)
+        inverse = np.linalg.inv(hessian)[present][:, free][:, :, free]
+        own = np.einsum("bij,bji->", inverse, fitted[present][:, free][:, :, free])
+        parameters += (1.0 - 1.0 / present.sum()) * float(own)
+    return _Fit(np.vstack([curves, common]), 2.0 * (float(rows.loss(curves).sum()) + parameters))
 
 
 def _newton(
-    rows: _Rows, start: Float64Array, centre: Float64Array, precision: Float64Array
+    rows: _Rows,
+    start: Float64Array,
+    centre: Float64Array,
+    precision: Float64Array,
+    free: npt.NDArray[np.bool_],
 ) -> tuple[Float64Array, Float64Array]:
     """Return the curves with the least penalised log loss and slopes of at least 0, and the Hessians there.
 
-    The penalty of a curve θ is Σ precision (θ − centre)² / 2.
+    The penalty of a curve θ is Σ precision (θ − centre)² / 2. Parameters that are not ``free`` keep their value.
     """
     curves, width = start.copy(), start.shape[1]
     gauge = np.zeros((width, width))
@@ -197,13 +217,12 @@ def _newton(
         gradient += precision * (curves - centre)
         hessian += np.diag(precision) + gauge
         hessian[:, 0, 0] += 1e-9  # scores that are all 0 leave the slope free
-        # A slope of 0 stays there while the loss would fall below it.
-        fixed = (curves[:, 0] <= 0.0) & (gradient[:, 0] > 0.0)
-        solved, right = hessian.copy(), -gradient
-        solved[fixed, 0, :] = solved[fixed, :, 0] = 0.0
-        solved[fixed, 0, 0], right[fixed, 0] = 1.0, 0.0
-        step = np.linalg.solve(solved, right[:, :, None])[:, :, 0]
-        decrement = np.sum(step * right, axis=1)
+        # 1. Step to the minimum of the parabola. A slope of 0 stays if the loss would fall below it.
+        fixed = np.tile(~free, (len(curves), 1))
+        fixed[:, 0] |= (curves[:, 0] <= 0.0) & (gradient[:, 0] > 0.0)
+        solved = np.where(fixed[:, :, None] | fixed[:, None, :], np.eye(width), hessian)
+        step = -np.linalg.solve(solved, np.where(fixed, 0.0, gradient)[:, :, None])[:, :, 0]
+        # 2. Halve the step of a task until its loss does not grow.
         size = np.ones(len(curves))
         for _ in range(MOST_STEPS):
             new = curves + size[:, None] * step
@@ -213,6 +232,7 @@ def _newton(
             if not worse.any():
                 break
             size[worse] /= 2.0
+        decrement = -np.sum(step * gradient, axis=1)
         curves, values = np.where(worse[:, None], curves, new), np.where(worse, values, new_values)
         if (decrement <= 1e-10 * (1.0 + np.abs(values))).all():
             break

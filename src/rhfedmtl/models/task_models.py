@@ -292,10 +292,10 @@ class TaskModels:
         if self.curves is not None:
             return self.curves.probabilities(scores, self.task_of(task, len(scores)))
         if not self.log_odds:
-            name = "a model of unknown loss" if self.loss is None else f"a model of loss {loss_name(self.loss)!r}"
+            name = "a model of unknown loss" if self.loss is None else f"loss {loss_name(self.loss)!r}"
             raise ConfigError(
-                f"{name} without calibration has no probabilities: calibrate it with rows that it was not trained on, "
-                "as in TaskModels.load(FILE).calibrated(X, y, task=…), or train with loss 'logistic'"
+                f"{name} has no probabilities without a calibration: calibrate the models with rows that they were not "
+                "trained on, as in TaskModels.load(FILE).calibrated(X, y, task=…), or train with loss 'logistic'"
             )
         odds = expit(scores)
         if len(self.classes) == 2:
