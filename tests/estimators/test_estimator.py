@@ -241,17 +241,17 @@ def test_one_name_stands_for_the_task_of_all_rows(small: Federation) -> None:
 
 
 def test_probabilities_are_those_of_logistic_regression(small: Federation) -> None:
-    """One task, no scaling: the optimum of scikit-learn, and its probabilities; other losses have none."""
+    """One task, no scaling, no calibration: the optimum and probabilities of scikit-learn; other losses have none."""
     X, y, _, _ = rows_of(small)
     X = X.astype(np.float64)
     model = RHFedMTLClassifier(
-        loss="logistic", scale="none", intercept=False, lambda1=1e-2, tol=1e-9, random_state=0
+        loss="logistic", scale="none", intercept=False, lambda1=1e-2, tol=1e-9, random_state=0, calibration="none"
     ).fit(X, y)
     other = LogisticRegression(C=1.0 / (1e-2 * len(X)), fit_intercept=False, tol=1e-10, max_iter=10_000).fit(X, y)
     np.testing.assert_allclose(model.coef_[0], other.coef_, atol=1e-4)
     np.testing.assert_allclose(model.predict_proba(X), other.predict_proba(X), atol=1e-4)
     np.testing.assert_allclose(model.predict_log_proba(X), np.log(model.predict_proba(X)))
-    hinge = RHFedMTLClassifier().fit(X, y)
+    hinge = RHFedMTLClassifier(calibration="none").fit(X, y)
     assert not hasattr(hinge, "predict_proba")
     with pytest.raises(AttributeError, match="predict_proba"):
         hinge.predict_proba(X)

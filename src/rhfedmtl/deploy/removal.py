@@ -63,5 +63,7 @@ def remove(
     (out / f"{STATEMENT}.txt").write_text(f"{statement['words']}\nTrusted: {statement['trusted']}.\n", encoding="utf-8")
     if noised is not None:
         provenance = {"rhfedmtl": VERSION, "removal": statement}
-        replace(models, models=noised, certificate=None, ledger={}, provenance=provenance).save(out / "released.npz")
+        replace(models, models=noised, certificate=None, ledger={}, provenance=provenance, curves=None).save(
+            out / "released.npz"
+        )
     return statement

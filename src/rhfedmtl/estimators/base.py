@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -22,12 +23,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.loaders.table import frame_table, listing
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.display import BudgetDisplay, LearningCurveDisplay, Telling
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, DataError, told_in_python
-from rhfedmtl.estimators.parameters import origin_of, prepare, seed_of
+from rhfedmtl.estimators.parameters import Prepared, origin_of, prepare, seed_of
 from rhfedmtl.estimators.rows import (
     Places,
     TrainingRows,
@@ -39,6 +41,7 @@ from rhfedmtl.estimators.rows import (
     gather,
     is_frame,
     positive_integer,
+    split_tasks,
     weights,
 )
 from rhfedmtl.maths.registry import LAMBDA1
@@ -81,6 +84,7 @@ class _Session:
     run: Run
     policy: Policy
     places: Places
+    calibrate: Callable[[TaskModels, Result], TaskModels]
     models: TaskModels | None = None
 
 
@@ -117,6 +121,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
+        task: Any = None,
     ) -> None:
         self.budget = budget
         self.cost = cost
@@ -139,6 +144,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+        self.task = task
 
     def fit(
         self,
@@ -159,9 +165,10 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         y : array-like of shape (n_samples,)
             Labels.
         task, terminal : array-like of shape (n_samples,), optional
-            Names of the task and of the terminal of each row. Without ``task``, all rows belong to a single task.
-            Without ``terminal``, rows of a task are split at random. Terminals of different tasks are different, even
-            with equal names.
+            Names of the task and of the terminal of each row. ``task`` may also be the name of a column of the frame
+            ``X``, in place of the parameter ``task`` of the estimator. Without either, all rows belong to a single
+            task. Without ``terminal``, rows of a task are split at random. Terminals of different tasks are different,
+            even with equal names.
         sample_weight : float or array-like of shape (n_samples,), optional
             Weights of rows, finite and not negative. The fit ignores rows of weight 0.
         groups : array-like of shape (n_samples,), optional
@@ -173,6 +180,9 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             The fitted estimator.
         """
         with told_in_python():
+            named = isinstance(task, str) and hasattr(X, "columns")
+            self.task_column_ = task if named else self.task
+            X, task = split_tasks(X, None if named else task, self.task_column_)
             check_index(X, task=task, terminal=terminal, sample_weight=sample_weight, groups=groups)
             X, preparation = features_of(X)
             X, y = validate_data(self, X, checked_labels(y), dtype=FLOATS, y_numeric=isinstance(self, RegressorMixin))
@@ -195,14 +205,24 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 snapshot.begin(run, prepared.before)
             elif self.warm_start:
                 self._start(run, places)
-            self._session = _Session(run, built.policy, places)
+            weighted_rows = None if sample_weight is None else weights(sample_weight, len(y))
+            counted = None if weighted_rows is None else weighted_rows[places.order]
+            calibrate = partial(self._calibrated, prepared, federation, counted)
+            self._session = _Session(run, built.policy, places, calibrate)
             result = self._learn()
             # A budget or a bound on privacy pays only for the models of the tasks.
             paid = prepared.ledger.budget or plan is not None
             unseen = None if paid else pooled_model(built, federation, prepared.settings)
             origin = origin_of(self, seed, plan)
             models = TaskModels.from_result(federation, result, built.method.loss, origin, unseen)
-            return self._finish(replace(models, tasks=places.tasks, classes=classes), result)
+            models = replace(models, tasks=places.tasks, classes=classes)
+            return self._finish(calibrate(models, result), result)
+
+    def _calibrated(
+        self, prepared: Prepared, federation: Federation, weight: Any, models: TaskModels, result: Result
+    ) -> TaskModels:
+        """Return the models, with probability curves if the estimator has probabilities."""
+        return models
 
     def _labels(self, y: Array, task: Any, sample_weight: Any) -> tuple[Array, Array, Any]:
         """Return labels as numbers, their classes (empty for a regression), and the weights of the rows."""
@@ -243,7 +263,8 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             more = {name: limits.get(name, spent.get(name, 0.0)) + x for name, x in Budget.of(budget).items()}
             run.go_on({**limits, **more}, target_relative_gap=self.tol, max_rounds=rounds)
             result = self._learn()
-        return self._finish(session.models.updated(result), result)
+            models = session.calibrate(session.models.updated(result), result)
+        return self._finish(models, result)
 
     def save(self, path: str | Path) -> None:
         """Write models, scaling, tasks, classes, certificate and totals into a file, without any training row."""
@@ -276,6 +297,11 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         if isinstance(run.network, InProcess) and isinstance(run.method, DualMethod):
             self._duals = places.duals(run.method.loss, run.network.alpha)
         return result
+
+    def coefficients(self) -> Any:
+        """Return the weights in the units of the columns of ``X`` (`TaskModels.coefficients`)."""
+        check_is_fitted(self)
+        return self.models_.coefficients()
 
     def plot(self, axes: Sequence[Any] | None = None, *, metric: str | None = None) -> LearningCurveDisplay:
         """Plot a metric and the certified gap against the spending; needs matplotlib."""
@@ -329,19 +355,29 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(names, dtype=object)
         if len(models.classes):
             self.classes_ = models.classes
+            self.calibration_ = models.probability_words
 
     def _scores(self, X: Any, task: Any) -> npt.NDArray[np.float64]:
-        """Return the scores of every row by the model of its task; a single name stands for all rows.
+        """Return the scores of every row by the model of its task; a single name stands for all rows."""
+        X, task = self._checked(X, task)
+        models: TaskModels = self.models_
+        return models.scores(X, task)
 
-        Unseen tasks get the model for unseen tasks, with a warning.
-        """
+    def _checked(self, X: Any, task: Any) -> tuple[Any, Any]:
+        """Return the features and the task of every row, and warn of unseen tasks."""
         check_is_fitted(self)
         models: TaskModels = self.models_
         with told_in_python():
+            X, task = split_tasks(X, task, getattr(self, "task_column_", self.task))
             check_index(X, task=task)
         named = bool(models.feature_names) and is_frame(X)
         if models.preparation is None:
-            X = validate_data(self, X, reset=False, skip_check_array=named, **({} if named else {"dtype": FLOATS}))
+            try:
+                X = validate_data(self, X, reset=False, skip_check_array=named, **({} if named else {"dtype": FLOATS}))
+            except ValueError as error:
+                if not named:
+                    raise
+                raise DataError(f"{error}X has the columns {listing([str(name) for name in X.columns])}") from error
         elif np.shape(X)[:1] == (0,):
             raise DataError(f"Found array with 0 sample(s) (shape={np.shape(X)}) while a minimum of 1 is required")
         elif not named:
@@ -354,12 +390,12 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                     f"missing values in {listing(filled)}, but not in training: filled with the mean of the training "
                     "rows"
                 )
-                warnings.warn(text, stacklevel=3)
+                warnings.warn(text, stacklevel=4)
         if task is None and len(models.tasks) > 1:
             self._warn(
-                f"no task was given: {models.unseen_words} predicts every row; name the tasks with task=… (pipelines "
-                "and searches of scikit-learn pass it on only with metadata routing, and scorers such as 'accuracy' "
-                "never do: leave scoring at its default)"
+                f"no task was given: {models.unseen_words} predicts every row; name the tasks with task=… (scorers "
+                "such as 'accuracy' never pass it on, pipelines and searches only with metadata routing: give X as a "
+                "frame and name its column of tasks, as in RHFedMTLClassifier(task='site'))"
             )
         if task is not None:
             task = column(np.full(len(X), task) if np.ndim(task) == 0 else task, len(X), "task")
@@ -367,11 +403,11 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             if unseen:
                 listed = ", ".join(unseen[:5]) + (f" and {len(unseen) - 5} more" if len(unseen) > 5 else "")
                 self._warn(f"not seen in training: task {listed}; {models.unseen_words} predicts these rows")
-        return models.scores(X, task)
+        return X, task
 
     @staticmethod
     def _warn(text: str) -> None:
-        warnings.warn(text, UnknownTaskWarning, stacklevel=4)
+        warnings.warn(text, UnknownTaskWarning, stacklevel=5)
 
     def _rows(
         self, X: Array, y: Array, classes: Array, columns: Mapping[str, Any], preparation: Preparation | None

@@ -7,8 +7,10 @@ probabilities and accuracy.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,20 +20,29 @@ from sklearn.utils import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
-from rhfedmtl.data.federation import class_weights
-from rhfedmtl.errors import DataError
+from rhfedmtl.data.federation import Federation, class_weights
+from rhfedmtl.errors import DataError, told_in_python
 from rhfedmtl.estimators.base import TaskEstimator
+from rhfedmtl.estimators.parameters import Prepared
+from rhfedmtl.estimators.probabilities import check_calibration, fitted_curves
 from rhfedmtl.estimators.rows import column, weights
 from rhfedmtl.maths.registry import LAMBDA1
+from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.selection.probabilities import IN_SAMPLE
+from rhfedmtl.training.result import Result
 
 Array = npt.NDArray[Any]
 
 
 def _has_probabilities(estimator: Any) -> bool:
-    """Return True if scores are log odds; otherwise raise the AttributeError that scikit-learn expects."""
-    if estimator.loss != "logistic":
-        raise AttributeError(f"loss {estimator.loss!r} has no probabilities: use loss='logistic'")
-    return True
+    """Return True unless the fit gave no probabilities; then raise the AttributeError that scikit-learn expects."""
+    models = getattr(estimator, "models_", None)
+    if models is None or models.has_probabilities:
+        return True
+    raise AttributeError(
+        f"no probabilities after this fit ({models.probability_words}): call calibrate(X, y, task=…) with rows outside "
+        "the training rows, or fit with calibration='folds' or loss='logistic'"
+    )
 
 
 class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
@@ -51,8 +62,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     algorithm : str, default="rhfedmtl"
         Name of the algorithm.
     loss : str, default="smoothed-hinge"
-        ``smoothed-hinge``, ``hinge``, ``squared-hinge``, ``logistic`` or ``squared``. Only ``logistic`` has
-        `predict_proba`.
+        ``smoothed-hinge``, ``hinge``, ``squared-hinge``, ``logistic`` or ``squared``.
     relationship : str, default="mean"
         Coupling of tasks: ``mean``, ``none``, ``learned``, ``graph`` or ``clusters``.
     lambda1 : float or "auto"
@@ -94,6 +104,13 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         Threads. They change no result.
     verbose : int, default=0
         1 prints a line for each round; a notebook shows a bar with the amount spent.
+    task : str, optional
+        Name of a column of the frame ``X`` with the task of each row. The column is not a feature. All methods find it
+        in ``X``, also where tools of scikit-learn call them. The argument ``task`` of a method replaces it.
+    calibration : "folds" or "none", optional
+        ``"folds"`` calibrates `predict_proba` on out-of-fold scores: it trains models on folds of the training rows,
+        which no budget pays for. By default, a fit does so unless it has a budget or ``privacy``. ``"none"`` saves the
+        time.
 
     Attributes
     ----------
@@ -121,6 +138,8 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         Progress of every round.
     lambda1_, lambda2_ : float
         Weights of the fit. A method without coupling has no ``lambda2_``.
+    calibration_ : str
+        Rows that the probabilities are calibrated on, or the reason why there is no calibration.
     regularisation_ : SelectionRecord
         Record of the choice of weights; ``chosen`` is empty if you gave all weights.
     n_iter_ : int
@@ -157,6 +176,8 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
+        task: Any = None,
+        calibration: str | None = None,
     ) -> None:
         super().__init__(
             budget,
@@ -180,12 +201,15 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
             random_state=random_state,
             n_jobs=n_jobs,
             verbose=verbose,
+            task=task,
         )
         self.loss = loss
         self.class_weight = class_weight
+        self.calibration = calibration
 
     def _labels(self, y: Array, task: Any, sample_weight: Any) -> tuple[Array, Array, Any]:
         """Return class codes, the classes, and the weights of the rows including class weights."""
+        check_calibration(self)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
@@ -199,6 +223,37 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
                 by_class = np.asarray(compute_sample_weight(self.class_weight, y))
             sample_weight = by_class * (1.0 if weight is None else weight)
         return codes, classes, sample_weight
+
+    def _calibrated(
+        self, prepared: Prepared, federation: Federation, weight: Any, models: TaskModels, result: Result
+    ) -> TaskModels:
+        """Return the models with probability curves, or with the reason why they have none."""
+        curves, reason = fitted_curves(self, prepared.built, federation, prepared.settings, weight, result)
+        return replace(models, curves=curves, provenance={**models.provenance, "calibration": reason})
+
+    def calibrate(self, X: Any, y: Any, *, task: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the probability curves to rows that `fit` did not get; nothing is charged.
+
+        Parameters
+        ----------
+        X : array-like or dataframe of shape (n_samples, n_features)
+            Rows of the tasks of the fit.
+        y : array-like of shape (n_samples,)
+            Labels.
+        task : str or array-like of shape (n_samples,), optional
+            Task of each row, or of all rows.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of rows in the curves.
+
+        Returns
+        -------
+        self : estimator
+            The estimator, whose `predict_proba` uses the new curves.
+        """
+        rows, names = self._checked(X, task)
+        with told_in_python():
+            self._publish(self.models_.calibrated(rows, y, names, sample_weight))
+        return self
 
     def predict(self, X: Any, task: Any = None) -> Array:
         """Return the class of every row by the model of its task.
@@ -217,6 +272,12 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         """
         scores = self._scores(X, task)
         return self.models_.labels(scores)
+
+    def _probabilities(self, X: Any, task: Any) -> npt.NDArray[np.float64]:
+        rows, names = self._checked(X, task)
+        if IN_SAMPLE in self.calibration_:
+            warnings.warn(f"probabilities {self.calibration_}", stacklevel=4)
+        return self.models_.predict_proba(rows, names)
 
     def decision_function(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
         """Return the score of every row; with more than two classes, a score for every class.
@@ -238,7 +299,11 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:
-        """Return class probabilities σ(score); more than two classes are one-vs-rest, divided by their sum.
+        """Return class probabilities; ``calibration_`` says where they come from.
+
+        Each task has a curve from scores to probabilities, shrunk to the curve of all tasks
+        (`rhfedmtl.maths.probabilities`). Without curves, the logistic loss gives σ(score), divided by the sum over
+        classes. The most probable class can differ from `predict`, for instance under ``class_weight``.
 
         Parameters
         ----------
@@ -252,8 +317,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         ndarray of shape (n_samples, n_classes)
             Probabilities.
         """
-        scores = self._scores(X, task)
-        return self.models_.probabilities(scores)
+        return self._probabilities(X, task)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any, task: Any = None) -> npt.NDArray[np.float64]:

@@ -116,7 +116,8 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
 
 def origin_of(estimator: Estimator, seed: int, plan: PrivatePlan | None) -> dict[str, Any]:
     """Return the origin of a model: parameters that are plain values, seed, versions, chosen weights."""
-    values = {name: x.item() if isinstance(x, np.generic) else x for name, x in estimator.get_params().items()}
+    values = estimator.get_params() | {"task": estimator.task_column_}
+    values = {name: x.item() if isinstance(x, np.generic) else x for name, x in values.items()}
     values = {name: value for name, value in values.items() if isinstance(value, PLAIN)}
     values["features"] = pinned(estimator.features)
     origin = {"estimator": json.loads(json.dumps(values, default=str)), "seed": seed, "versions": versions()}

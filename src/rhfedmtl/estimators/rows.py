@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.federation import Federation, Origin, offsets
-from rhfedmtl.data.loaders.table import coded_features, frame_table
+from rhfedmtl.data.loaders.table import coded_features, frame_table, listing
 from rhfedmtl.data.partition import Iid, TaskRows
 from rhfedmtl.data.preparation import Preparation
-from rhfedmtl.errors import ConfigError, DataError, in_python
+from rhfedmtl.errors import ConfigError, DataError, in_python, nearest
 from rhfedmtl.maths.losses import Loss
 
 Array = npt.NDArray[Any]
@@ -148,10 +148,37 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "to_numpy") and len(X) > 0
 
 
-def features_of(X: Any) -> tuple[Any, Preparation | None]:
-    """Return the rows and, for a frame with missing values or text, the preparation that encodes it."""
+def split_tasks(X: Any, task: Any, name: Any) -> tuple[Any, Any]:
+    """Return the rows without the column ``name``, and their tasks: ``task``, or else this column.
+
+    ``name`` may be None. The column is never a feature, also if ``task`` names the tasks.
+    """
     if type(X).__name__ == "LazyFrame":
         raise DataError("X is a LazyFrame, which has no rows yet: collect() it first")
+    if name is None or (task is not None and not hasattr(X, "columns")):
+        return X, task
+    if not hasattr(X, "columns") or not hasattr(X, "drop"):
+        raise DataError(
+            f"task={name!r} names a column of a frame, but X is a {type(X).__name__}: give a pandas or Polars frame, "
+            "or the tasks of all rows as the argument task of this method"
+        )
+    names = list(X.columns)
+    labels = [label for label in names if label == name] or [label for label in names if str(label) == str(name)]
+    if not labels:
+        if task is not None:
+            return X, task
+        spelt = [str(label) for label in names]
+        raise DataError(
+            f"X has no column {name!r} that names the tasks: it has {listing(spelt)}{nearest(str(name), spelt)}"
+        )
+    if len(labels) > 1:
+        raise DataError(f"X has {len(labels)} columns {name!r}, but one names the tasks: rename the others")
+    rest = X.drop(columns=labels) if hasattr(X, "iloc") else X.drop(labels)
+    return rest, X[labels[0]].to_numpy() if task is None else task
+
+
+def features_of(X: Any) -> tuple[Any, Preparation | None]:
+    """Return the rows and, for a frame with missing values or text, the preparation that encodes it."""
     if not is_frame(X):
         return X, None
     if {type(dtype).__name__ for dtype in X.dtypes} == {"SparseDtype"}:

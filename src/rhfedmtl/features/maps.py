@@ -66,7 +66,7 @@ class Features:
     @property
     def surveys(self) -> tuple[str, ...]:
         """Texts of the maps whose moments round zero asks for."""
-        return (self.text, COUNTS) if self.needs_quantiles else (self.text,)
+        return (self.text, self.counts.text) if self.needs_quantiles else (self.text,)
 
     @property
     def needs_quantiles(self) -> bool:

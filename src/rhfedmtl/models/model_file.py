@@ -21,6 +21,7 @@ from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import RowMap, Scaler
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.losses import Loss
+from rhfedmtl.maths.probabilities import ProbabilityCurves
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.plain import plain
 from rhfedmtl.roles.certificates import Certificate, NoisedCertificate
@@ -34,13 +35,13 @@ FILE = "model.npz"
 """Name of the model file in the folder of a run."""
 MODEL = array_file.Kind(
     "model of rhfedmtl",
-    2,
+    3,
     (
         *("models", "tasks", "classes", "mean", "scale", "station_primal", "station_dual"),
-        *("unseen", "unseen_mean", "unseen_scale"),
+        *("unseen", "unseen_mean", "unseen_scale", "curves", "curve_rows"),
     ),
 )
-"""A file of format 1 has no model for unseen tasks: the mean model predicts their rows."""
+"""A file of format 1 has no model for unseen tasks: the mean model predicts their rows. Format 2 has no curves."""
 
 
 def write(models: Models, path: Path) -> None:
@@ -55,6 +56,8 @@ def write(models: Models, path: Path) -> None:
         scaler, arrays["unseen"] = models.unseen
         if scaler.mean is not None and scaler.scale is not None:
             arrays["unseen_mean"], arrays["unseen_scale"] = scaler.mean, scaler.scale
+    if models.curves is not None:
+        arrays["curves"], arrays["curve_rows"] = models.curves.curves, models.curves.rows
     if models.certificate is not None:
         arrays["station_primal"] = np.asarray(models.certificate.station_primal, dtype=np.float64)
         arrays["station_dual"] = np.asarray(models.certificate.station_dual, dtype=np.float64)
@@ -80,7 +83,9 @@ def fields(header: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
     if "unseen" in arrays:
         mapping = maps[-1] if maps else None
         unseen = Scaler(arrays.get("unseen_mean"), arrays.get("unseen_scale"), unit, mapping), arrays["unseen"]
-    preparation = header.get("preparation")
+    preparation, curves = header.get("preparation"), None
+    if "curves" in arrays:
+        curves = ProbabilityCurves(arrays["curves"], arrays["curve_rows"], str(header["curves"]))
     return {
         "models": arrays["models"],
         "scalers": tuple(scalers * len(tasks) if len(scalers) == 1 else scalers),
@@ -94,6 +99,7 @@ def fields(header: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
         "provenance": header["provenance"],
         "preparation": None if preparation is None else Preparation.from_dict(preparation),
         "unseen": unseen,
+        "curves": curves,
     }
 
 
@@ -111,6 +117,7 @@ def header(models: Models) -> dict[str, Any]:
         "ledger": dict(models.ledger),
         "provenance": dict(models.provenance),
         "preparation": None if models.preparation is None else models.preparation.to_dict(),
+        **({} if models.curves is None else {"curves": models.curves.words}),
     }
 
 

@@ -3,8 +3,8 @@
 `TaskModels.to_onnx` calls `save`. Inputs are raw rows ``X``. If the models were trained on a table with gaps or texts,
 ``X`` holds its columns of numbers (NaN for a gap) and ``text`` its columns of text (an empty text for a gap); the
 metadata has the column names. Feature maps add their own nodes (`FeatureMap.add_nodes`). Outputs are ``scores``, for
-classes also ``label``, and ``probabilities`` if scores are log odds. The graph uses only operators that every runtime
-has; text columns need operators of ``ai.onnx.ml``.
+classes also ``label``, and ``probabilities`` if the model has a curve or scores that are log odds. The graph uses only
+operators that every runtime has; text columns need operators of ``ai.onnx.ml``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,19 @@ DTYPES = ("float64", "float32")
 
 
 class Linear(NamedTuple):
-    """A linear model with its scaling: weights (column, feature), intercept, labels; ``proper`` scores are log odds."""
+    """A linear model with its scaling: weights (column, feature), intercept, labels.
+
+    ``curve`` has the slope and the offsets of the probabilities; without it, ``log_odds`` says that scores are log
+    odds.
+    """
 
     scaler: Scaler
     weights: npt.NDArray[np.float64]
     intercept: npt.NDArray[np.float64]
     classes: npt.NDArray[Any]
-    proper: bool
+    log_odds: bool
     preparation: Preparation | None = None
+    curve: npt.NDArray[np.float64] | None = None
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -125,15 +130,22 @@ class _Graph:
             self._tensor("labels", labels)
             self._node("Gather", ["labels", code], "label", axis=0)
             self.outputs.append(("label", _element(labels.dtype), ["rows"]))
-        if model.proper:
+        if model.curve is not None or model.log_odds:
+            n_classes, logits = len(model.classes), "scores"
+            if model.curve is not None:
+                products = self._node("Mul", ["scores", self._constant("slope", model.curve[:1])], "steep")
+                logits = self._node("Add", [products, self._constant("offsets", model.curve[1:])], "logits")
+            if n_classes > 2 and model.curve is not None:
+                self._node("Softmax", [logits], "probabilities", axis=1)
+                self.outputs.append(("probabilities", None, ["rows", n_classes]))
+                return
             # σ(score) of every column. Several columns are divided by their sum, as each was trained separately.
-            n_classes = len(model.classes)
-            odds = self._node("Sigmoid", ["scores"], "odds")
+            odds = self._node("Sigmoid", [logits], "odds")
             if n_classes > 2:
                 total = self._node("ReduceSum", [odds, self._integers("across", [1])], "all", keepdims=1)
                 self._node("Div", [odds, total], "probabilities")
             else:
-                first = self._node("Sigmoid", [self._node("Neg", ["scores"], "opposite")], "other")
+                first = self._node("Sigmoid", [self._node("Neg", [logits], "opposite")], "other")
                 self._node("Concat", [first, odds], "probabilities", axis=1)
             self.outputs.append(("probabilities", None, ["rows", n_classes]))
 

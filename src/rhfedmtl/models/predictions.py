@@ -41,7 +41,8 @@ class NewRows:
         self.same: dict[str, str] = {}
         self.without_task: list[int] = []
         request = models.provenance.get("configuration", {}).get("request", {})
-        self.column = task_column or request.get("settings", {}).get("task") or "task"
+        learned = models.provenance.get("estimator", {}).get("task")  # a column that an estimator found in its frame
+        self.column = task_column or request.get("settings", {}).get("task") or learned or "task"
         preparation = models.preparation
         texts = [] if preparation is None else [preparation.columns[j] for j in preparation.texts]
         gaps = cells.GAPS if preparation is None else cells.GAPS | set(preparation.gap_words)
@@ -53,7 +54,7 @@ class NewRows:
                 raise DataError(f"{path} has no column {name!r}: it has {table.listing(list(self.table))}{hint}")
 
     def predict(self) -> dict[str, Any]:
-        """Return the columns of the answer: task, prediction, scores and, for log odds, probabilities."""
+        """Return the columns of the answer: task, prediction, scores and probabilities, if the models have them."""
         models, tasks, X = self.models, self._tasks(), self._features()
         scores = models.scores(X, tasks)
         answer: dict[str, Any] = {"task": tasks if isinstance(tasks, list) else [tasks] * len(X)}
@@ -61,8 +62,8 @@ class NewRows:
         names = ["score"] if scores.shape[1] == 1 else [f"score_{name}" for name in models.classes.tolist()]
         if models.kind != "regression":
             answer |= dict(zip(names, scores.T, strict=True))
-        if models.proper:
-            odds = models.probabilities(scores)
+        if models.has_probabilities:
+            odds = models.probabilities(scores, tasks)
             answer |= {f"probability_{name}": odds[:, k] for k, name in enumerate(models.classes.tolist())}
         return answer
 
@@ -76,6 +77,7 @@ class NewRows:
             "unseen_model": self.models.unseen_kind,
             "without_task": len(self.without_task),
             "filled": self.filled,
+            **({} if self.models.kind == "regression" else {"probabilities": self.models.probability_words}),
             "metrics": {} if self.label is None else self._metrics(answer, self.label),
         }
 

@@ -26,8 +26,11 @@ from rhfedmtl.features.registry import NO_MAP
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.metrics import scores
+from rhfedmtl.maths.probabilities import ProbabilityCurves
 from rhfedmtl.models import model_file
 from rhfedmtl.models import onnx as onnx_export
+from rhfedmtl.models.calibration import curves_of
+from rhfedmtl.models.coefficients import coefficients
 from rhfedmtl.models.model_file import VERSION, loss_name, model_path, share_scaler
 from rhfedmtl.models.release import Releases, noised
 from rhfedmtl.roles.certificates import Certificate
@@ -68,6 +71,8 @@ class TaskModels:
         Account of the releases of these models.
     unseen
         Scaler and model (column, feature) for rows of unseen tasks; if None, they get the mean model.
+    curves
+        Curves that turn scores into probabilities; rows of unseen tasks get the common curve.
     """
 
     models: Float64Array
@@ -83,6 +88,7 @@ class TaskModels:
     preparation: Preparation | None = None
     releases: Releases = field(default_factory=Releases, repr=False)
     unseen: UnseenModel | None = None
+    curves: ProbabilityCurves | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -97,6 +103,8 @@ class TaskModels:
             raise DataError(
                 f"a model of shape {self.unseen[1].shape} for unseen tasks does not fit models of shape {shape}"
             )
+        if self.curves is not None and self.curves.curves.shape != (len(self.tasks) + 1, 1 + columns):
+            raise DataError(f"curves of shape {self.curves.curves.shape} do not fit models of shape {shape}")
         if not np.isfinite(self.models).all() or (self.unseen is not None and not np.isfinite(self.unseen[1]).all()):
             raise DataError("a model holds a value that is not a finite number")
         used = (*self.scalers, *(() if self.unseen is None else self.unseen[:1]))
@@ -119,6 +127,7 @@ class TaskModels:
         loss: Loss | None = None,
         provenance: Mapping[str, Any] | None = None,
         unseen: UnseenModel | None = None,
+        curves: ProbabilityCurves | None = None,
     ) -> TaskModels:
         """Build the models of a run, with its certificate and the totals of its ledger, for ``federation``."""
         origin = federation.origin
@@ -143,10 +152,11 @@ class TaskModels:
             {"rhfedmtl": VERSION, "data": data, "stopped": result.stopped, **(provenance or {}), **_statement(result)},
             federation.preparation,
             unseen=unseen,
+            curves=curves,
         )
 
     def updated(self, result: Result) -> TaskModels:
-        """Return the models after the run was continued."""
+        """Return the models after the run was continued, without the curves of the earlier models."""
         provenance = {**self.provenance, "stopped": result.stopped, **_statement(result)}
         return replace(
             self,
@@ -154,6 +164,7 @@ class TaskModels:
             certificate=result.certificate,
             ledger=ledger_totals(result),
             provenance=provenance,
+            curves=None,
         )
 
     @property
@@ -198,9 +209,22 @@ class TaskModels:
         return "the mean model of all tasks" if self.unseen is None else "the model of all training rows"
 
     @property
-    def proper(self) -> bool:
-        """True if scores are log odds, which is necessary for probabilities."""
+    def log_odds(self) -> bool:
+        """True if scores are log odds, as the logistic loss makes them: probabilities without curves."""
         return isinstance(self.loss, Logistic) and len(self.classes) > 1
+
+    @property
+    def has_probabilities(self) -> bool:
+        """True if the models have curves, or scores that are log odds."""
+        return self.curves is not None or self.log_odds
+
+    @property
+    def probability_words(self) -> str:
+        """Origin of the probabilities."""
+        if self.curves is not None:
+            return f"calibrated on {self.curves.words}"
+        reason = self.provenance.get("calibration") or "nothing calibrated them"
+        return f"not calibrated: {reason}" + ("; scores of the logistic loss are log odds" if self.log_odds else "")
 
     def find(self, task: Any) -> IntArray:
         """Return the index of each task, −1 if it is unknown. Numbers are compared by value, all others as text."""
@@ -224,17 +248,22 @@ class TaskModels:
         if rows.shape[1] != self.n_features:
             raise DataError(f"rows have {rows.shape[1]} features, the models were learned from {self.n_features}")
         check_finite(rows, self.feature_names, lambda row: "")
-        b = np.full(len(rows), 0 if len(self.tasks) == 1 else -1) if task is None else self.find(task)
-        if task is not None and np.ndim(task) == 0:
-            b = np.broadcast_to(b, len(rows))
-        if len(b) != len(rows):
-            raise DataError(f"{len(b)} tasks for {len(rows)} rows: name the task of every row, or one for all")
+        b = self.task_of(task, len(rows))
         result = np.empty((len(rows), self.models.shape[1]))
         for index in np.unique(b).tolist():
             members = b == index
             scaler, model = self.model_of(index)
             result[members] = scores(scaler.transform(rows[members]), model)
         return result
+
+    def task_of(self, task: Any, n_rows: int) -> IntArray:
+        """Return the index of every row's task: −1 for an unseen task, and for all rows if no task is named."""
+        b = np.full(n_rows, 0 if len(self.tasks) == 1 else -1) if task is None else self.find(task)
+        if task is not None and np.ndim(task) == 0:
+            b = np.broadcast_to(b, n_rows)
+        if len(b) != n_rows:
+            raise DataError(f"{len(b)} tasks for {n_rows} rows: name the task of every row, or one for all")
+        return b
 
     def prepared(self, table: RawTable, where: str) -> tuple[Float64Array, list[str]]:
         """Return the features of a table's rows in the encoding of the training, and the columns with new gaps.
@@ -261,19 +290,39 @@ class TaskModels:
         predicted = metrics.predict(scores, len(self.classes))
         return np.asarray(self.classes[predicted] if len(self.classes) else predicted)
 
-    def probabilities(self, scores: Float64Array) -> Float64Array:
-        """Return σ(score) of the logistic loss; several classes, each learned against the rest, are normalised."""
+    def predict_proba(self, X: Any, task: Any = None) -> Float64Array:
+        """Return class probabilities (row, class) of raw rows."""
+        return self.probabilities(self.scores(X, task), task)
+
+    def probabilities(self, scores: Float64Array, task: Any = None) -> Float64Array:
+        """Return class probabilities of scores, by the curve of the task of each row.
+
+        Without curves, the logistic loss gives σ(score); several classes, each learned against the rest, are
+        normalised.
+        """
         from scipy.special import expit
 
-        if not self.proper:
+        if self.curves is not None:
+            return self.curves.probabilities(scores, self.task_of(task, len(scores)))
+        if not self.log_odds:
             name = "a model of unknown loss" if self.loss is None else f"loss {loss_name(self.loss)!r}"
-            raise ConfigError(f"{name} has no probabilities: train with loss 'logistic'")
+            raise ConfigError(
+                f"{name} has no probabilities without a calibration: calibrate the models with rows that they were not "
+                "trained on, as in TaskModels.load(FILE).calibrated(X, y, task=…), or train with loss 'logistic'"
+            )
         odds = expit(scores)
         if len(self.classes) == 2:
             return np.hstack([expit(-scores), odds])
         total = odds.sum(axis=1, keepdims=True)
         # All odds can underflow; then all classes are equally probable.
         return np.asarray(np.where(total > 0.0, odds / np.where(total > 0.0, total, 1.0), 1.0 / odds.shape[1]))
+
+    def calibrated(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> TaskModels:
+        """Return the models with probability curves that are fitted to rows outside the training rows.
+
+        Private and released models refuse it: their statement on privacy does not cover these rows.
+        """
+        return replace(self, curves=curves_of(self, X, y, task, sample_weight))
 
     def release(self, epsilon: float, delta: float = 1e-6, *, address: tuple[int, ...] | None = None) -> TaskModels:
         """Return models for other people: noise hides every training row, and a statement replaces all other records.
@@ -287,7 +336,14 @@ class TaskModels:
         data = {name: self.provenance["data"][name] for name in ("name", "licence", "rows")}
         provenance = {"rhfedmtl": VERSION, "data": data, "privacy": statement}
         return replace(
-            self, models=models, certificate=None, ledger={}, provenance=provenance, releases=Releases(), unseen=None
+            self,
+            models=models,
+            certificate=None,
+            ledger={},
+            provenance=provenance,
+            releases=Releases(),
+            unseen=None,
+            curves=None,
         )
 
     def only(self, task: Any = None) -> TaskModels:
@@ -304,7 +360,18 @@ class TaskModels:
             return self
         scaler, model = self.model_of(b)
         name = self.tasks[b : b + 1] if b >= 0 else np.array(["reference"])
-        return replace(self, models=model[None], scalers=(scaler,), tasks=name, certificate=None, unseen=None)
+        curves = None if self.curves is None else self.curves.only(b)
+        return replace(
+            self, models=model[None], scalers=(scaler,), tasks=name, certificate=None, unseen=None, curves=curves
+        )
+
+    def coefficients(self) -> Any:
+        """Return the weights in the units of the features: a pandas frame, or a dict of arrays without pandas.
+
+        The table has a row per task and class, a column for every feature, and the intercept. If the scaling divides
+        rows by their norm, the weights apply to a row of usual norm (`rhfedmtl.models.coefficients`).
+        """
+        return coefficients(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in plain values."""
@@ -318,6 +385,7 @@ class TaskModels:
                 "mean": None if scaler.mean is None else scaler.mean.tolist(),
                 "scale": None if scaler.scale is None else scaler.scale.tolist(),
                 "unit": scaler.unit,
+                **({} if self.curves is None else {"curve": self.curves.curves[b].tolist()}),
             }
             if scaler.mapping is not None:
                 tasks[name]["mapping"] = scaler.mapping.to_dict()
@@ -328,8 +396,9 @@ class TaskModels:
         single = self.only(task)
         d, model = self.width, single.models[0]
         intercept = model[:, d] if self.intercept else np.zeros(len(model))
+        curve = None if single.curves is None else single.curves.curves[0]
         linear = onnx_export.Linear(
-            single.scalers[0], model[:, :d], intercept, self.classes, self.proper, self.preparation
+            single.scalers[0], model[:, :d], intercept, self.classes, self.log_odds, self.preparation, curve
         )
         facts = {"task": str(single.tasks[0]), "rhfedmtl": VERSION, **onnx_export.inputs(linear, self.feature_names)}
         with array_file.writing(Path(path)):

@@ -20,11 +20,13 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, DataError, RHFedMTLError
 from rhfedmtl.files import Lock
+from rhfedmtl.maths.probabilities import ProbabilityCurves
 from rhfedmtl.models.task_models import UnseenModel
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs import progress, recording, records
 from rhfedmtl.runs.records import Record
+from rhfedmtl.selection.probabilities import Trained, curves_for
 from rhfedmtl.selection.unseen import pooled_for
 from rhfedmtl.selection.weights import Chosen, choose_settings
 from rhfedmtl.training import checkpoint
@@ -58,8 +60,15 @@ def _settled(config: RunConfig, execution: Execution) -> Chosen:
     return choose_settings(config, config.federation(), execution=replace(execution, threads=1))
 
 
-def _pooled(config: RunConfig) -> UnseenModel | None:
-    return pooled_for(config, config.federation(), threads=1)
+def _extras(
+    config: RunConfig, federation: Federation, threads: int | None, trained: Trained
+) -> tuple[UnseenModel | None, ProbabilityCurves | None]:
+    """Train the model for unseen tasks, and fit the curves of the probabilities."""
+    return pooled_for(config, federation, threads), curves_for(config, federation, threads, trained)
+
+
+def _extras_there(config: RunConfig, trained: Trained) -> tuple[UnseenModel | None, ProbabilityCurves | None]:
+    return _extras(config, config.federation(), 1, trained)
 
 
 @dataclass(frozen=True)
@@ -115,21 +124,23 @@ class Session:
     def finish(self, result: Result) -> Record:
         """Record the run, and delete the checkpoint if the run is complete."""
         record = self.record(result)
-        unseen = None if result.stopped == "interrupted" else self._pooled()
-        records.save(self.folder, record, self.federation, result, unseen)
+        unseen, curves = (None, None) if result.stopped == "interrupted" else self._extras(Trained.of(result))
+        records.save(self.folder, record, self.federation, result, unseen, curves)
         progress.forget(self.folder)
         if result.stopped != "interrupted":
             checkpoint.discard(self.checkpoint)
         return record
 
-    def _pooled(self) -> UnseenModel | None:
-        """Train the model for unseen tasks, on the machine that has the data."""
+    def _extras(self, trained: Trained) -> tuple[UnseenModel | None, ProbabilityCurves | None]:
+        """Return the model for unseen tasks and the curves of the probabilities, made where the data is."""
         config, cluster = self.chosen.config, self.execution.cluster
         if cluster is None:
-            return pooled_for(config, self.federation, self.execution.threads)
+            return _extras(config, self.federation, self.execution.threads, trained)
         with cluster.Pool() as pool:
-            unseen: UnseenModel | None = pool.submit(_pooled, config).result()
-        return unseen
+            made: tuple[UnseenModel | None, ProbabilityCurves | None] = pool.submit(
+                _extras_there, config, trained
+            ).result()
+        return made
 
     def record(self, result: Result | None) -> Record:
         """Return the record of this run; without ``result``, the record before the first round."""

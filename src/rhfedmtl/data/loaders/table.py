@@ -163,7 +163,7 @@ def coded_rows(table: RawTable, preparation: Preparation, where: str) -> tuple[F
     if missing:
         raise DataError(
             f"{where} lacks {len(missing)} of the {len(preparation.columns)} columns that the models were learned "
-            f"from: {listing(missing)}"
+            f"from: {listing(missing)}; it has {listing(list(table.columns))}"
         )
     coded, notation = list[Cells](), table.notation._replace(gaps=GAPS | set(preparation.gap_words))
     for name, values in zip(preparation.columns, preparation.values, strict=True):

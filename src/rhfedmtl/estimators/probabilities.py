@@ -1,0 +1,53 @@
+"""Calibrate the probabilities of a classifier in `fit`: decide whether to, and on which rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.registry import Algorithm
+from rhfedmtl.data.federation import Federation
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.maths.probabilities import ProbabilityCurves
+from rhfedmtl.selection.folds import Float64Array
+from rhfedmtl.selection.probabilities import Trained, probability_curves
+from rhfedmtl.training.result import Result
+from rhfedmtl.training.settings import Settings
+
+Estimator = Any
+"""A `TaskEstimator`; that module imports this one, so the type cannot be imported here."""
+CALIBRATIONS = (None, "folds", "none")
+
+
+def check_calibration(estimator: Estimator) -> None:
+    """Raise an error for a calibration that does not exist or does not fit the other parameters."""
+    value = estimator.calibration
+    if value not in CALIBRATIONS:
+        raise ConfigError(f"calibration must be None, 'folds' or 'none', got {value!r}")
+    if value == "folds" and estimator.privacy:
+        raise ConfigError(
+            f"calibration='folds' trains models of folds, which privacy={estimator.privacy!r} does not cover: leave "
+            "calibration out, and take loss='logistic' for probabilities"
+        )
+
+
+def fitted_curves(
+    estimator: Estimator,
+    built: Algorithm,
+    federation: Federation,
+    settings: Settings,
+    weight: Float64Array | None,
+    result: Result,
+) -> tuple[ProbabilityCurves | None, str]:
+    """Return the curves of the models of a fit, or None with the reason why there are none."""
+    if estimator.calibration == "none":
+        return None, "calibration='none'"
+    if estimator.privacy:
+        return None, "a bound on privacy does not cover the models of folds"
+    if estimator.budget is not None and estimator.calibration is None:
+        return None, "a budget does not pay for the models of folds"
+    if not isinstance(built.method, DualMethod):
+        return None, f"algorithm {estimator.algorithm!r} has no models of folds"
+    curves = probability_curves(built, federation, settings, Trained.of(result), weight)
+    assert curves is not None, "a classifier with duals has curves"
+    return curves, ""

@@ -1,0 +1,239 @@
+"""Turn scores into probabilities: a logistic curve per task, shrunk to a common curve.
+
+A curve has a slope a ≥ 0 and an offset b for each class. The probabilities are softmax(a z + b); for two classes this
+is Platt's curve σ(a z + b). The curves are fitted to scores of held-out rows.
+
+A task with few rows cannot determine its own curve. So the curve θ_t = (a_t, b_t) of a task has the prior
+θ_t ~ N(common curve, spread²), with one spread for slopes and one for offsets. `fit_curves` estimates the common curve
+and both spreads from all tasks (empirical Bayes, by EM with a Laplace approximation). Tasks that differ keep curves of
+their own, tasks that do not differ share the common curve, and no strength of the shrinkage is tuned.
+
+Offsets can move the largest probability to another class than the largest score. So curves have offsets only if they
+fit better, by the conditional AIC (Vaida and Blanchard 2005); ``class_weight`` and rare classes need them.
+
+The fit only needs sums over the held-out rows of a task: the gradient and the Hessian of its log loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, log_softmax, softmax
+
+Float64Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+CONVERGED = 1e-3
+"""EM ends if no spread or common parameter changes by more than this. Scores have root mean square 1 here."""
+MOST_STEPS = 100
+"""Most steps of EM, and of Newton's method. They bound the time; fewer steps are the rule."""
+LEAST_SPREAD = 1e-4
+"""Tasks with a smaller spread share a curve; the prior stays finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProbabilityCurves:
+    """Curves of the tasks, and last the common curve: a slope, then the offset of every score column.
+
+    ``rows`` counts the rows of each task that the curves were fitted to, ``words`` says which rows these are.
+    """
+
+    curves: Float64Array
+    rows: IntArray
+    words: str
+
+    def probabilities(self, scores: Float64Array, task: IntArray) -> Float64Array:
+        """Return class probabilities; ``task`` is the index of each row's task, −1 for the common curve."""
+        curve = self.curves[task]
+        logits = curve[:, :1] * scores + curve[:, 1:]
+        if scores.shape[1] > 1:
+            return np.asarray(softmax(logits, axis=1))
+        return np.hstack([expit(-logits), expit(logits)])
+
+    def only(self, b: int) -> ProbabilityCurves:
+        """Return the curve of a task, or for −1 the common curve, as curves of a single task."""
+        rows = self.rows[b : b + 1] if b >= 0 else self.rows.sum(keepdims=True)
+        return ProbabilityCurves(self.curves[[b, -1]], rows, self.words)
+
+
+class _Rows(NamedTuple):
+    """Rows in the order of their tasks: scores and target probabilities per class, weights, and the tasks' ranges."""
+
+    scores: Float64Array
+    targets: Float64Array
+    weight: Float64Array
+    task: IntArray
+    ranges: list[slice]
+
+    def pooled(self) -> _Rows:
+        """Return the rows as those of a single task."""
+        return self._replace(task=np.zeros_like(self.task), ranges=[slice(0, len(self.task))])
+
+    def loss(self, curves: Float64Array) -> Float64Array:
+        """Return the log loss of every task under its curve."""
+        losses = -self.weight * np.sum(self.targets * log_softmax(self._logits(curves), axis=1), axis=1)
+        return np.asarray(np.bincount(self.task, losses, minlength=len(self.ranges)), dtype=np.float64)
+
+    def slopes(self, curves: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Return gradient and Hessian of the log loss of every task."""
+        odds = softmax(self._logits(curves), axis=1)
+        count, width = len(self.ranges), odds.shape[1] + 1
+        gradient, hessian = np.zeros((count, width)), np.zeros((count, width, width))
+        difference = self.weight[:, None] * (odds - self.targets)
+        mean = np.sum(odds * self.scores, axis=1)
+        mixed = self.weight[:, None] * odds * (self.scores - mean[:, None])
+        for b, rows in enumerate(self.ranges):
+            gradient[b, 0] = np.sum(difference[rows] * self.scores[rows])
+            gradient[b, 1:] = difference[rows].sum(axis=0)
+            weighted = self.weight[rows, None] * odds[rows]
+            hessian[b, 0, 0] = np.sum(mixed[rows] * self.scores[rows])
+            hessian[b, 0, 1:] = hessian[b, 1:, 0] = mixed[rows].sum(axis=0)
+            hessian[b, 1:, 1:] = np.diag(weighted.sum(axis=0)) - weighted.T @ odds[rows]
+        return gradient, hessian
+
+    def _logits(self, curves: Float64Array) -> Float64Array:
+        curve = curves[self.task]
+        return curve[:, :1] * self.scores + curve[:, 1:]
+
+
+def fit_curves(
+    scores: Float64Array,
+    codes: npt.NDArray[Any],
+    task: IntArray,
+    n_tasks: int,
+    n_classes: int,
+    words: str,
+    weight: Float64Array | None = None,
+) -> ProbabilityCurves:
+    """Fit a curve for every task to scores of held-out rows (row, column).
+
+    Parameters
+    ----------
+    scores, codes, task
+        Scores, class codes and tasks of the rows. Of two classes, the only column is the score of the second.
+    n_tasks, n_classes
+        Numbers of tasks and classes. A task without rows gets the common curve.
+    words
+        Description of the rows.
+    weight
+        Weights of the rows; by default, they are equal.
+    """
+    order = np.argsort(task, kind="stable")
+    weight = np.ones(len(task)) if weight is None else weight / weight.mean()
+    counts = np.bincount(task, minlength=n_tasks)
+    ends = np.cumsum(counts)
+    both = np.hstack([-scores / 2.0, scores / 2.0]) if scores.shape[1] == 1 else scores
+    unit = float(np.sqrt(np.mean(np.square(both)))) or 1.0
+    targets = _targets(codes.astype(np.int64), n_classes, weight)
+    rows = _Rows(
+        both[order] / unit,
+        targets[order],
+        weight[order],
+        task[order],
+        [slice(end - n, end) for end, n in zip(ends, counts, strict=True)],
+    )
+    curves = min((_fit(rows, offsets=offsets) for offsets in (False, True)), key=lambda fit: fit.aic).curves
+    curves[:, 0] /= unit
+    if scores.shape[1] == 1:
+        curves = np.column_stack([curves[:, 0], curves[:, 2] - curves[:, 1]])
+    return ProbabilityCurves(curves, counts, words)
+
+
+def _targets(codes: IntArray, n_classes: int, weight: Float64Array) -> Float64Array:
+    """Return target probabilities of the classes: a class of n rows gets 1 − 1/(n + 2) of its rows (Platt 1999).
+
+    Targets of 0 and 1 would give curves without end if the scores separate the classes.
+    """
+    rest = 1.0 / (np.bincount(codes, weight, minlength=n_classes) + 2.0)
+    targets = np.repeat((rest / (n_classes - 1))[codes][:, None], n_classes, axis=1)
+    targets[np.arange(len(codes)), codes] = 1.0 - rest[codes]
+    return targets
+
+
+class _Fit(NamedTuple):
+    """Curves of all tasks, with the common curve as the last, and their conditional AIC."""
+
+    curves: Float64Array
+    aic: float
+
+
+def _fit(rows: _Rows, *, offsets: bool) -> _Fit:
+    """Fit the curves of all tasks and the common curve by EM; without ``offsets``, all offsets are 0."""
+    width, count = rows.scores.shape[1] + 1, len(rows.ranges)
+    free = np.r_[True, np.full(width - 1, offsets)]
+    # 1. Begin with the curve of all rows.
+    flat = np.zeros(width)
+    common = _newton(rows.pooled(), np.r_[1.0, flat[1:]][None], flat, flat, free)[0][0]
+    present = np.array([part.stop > part.start for part in rows.ranges])
+    curves, spread, precision = np.tile(common, (count, 1)), np.ones(2), flat
+    hessian = np.zeros((count, width, width))
+    for _ in range(MOST_STEPS if present.sum() > 1 else 0):
+        # 2. Fit every task with the prior, and measure how uncertain its curve is.
+        precision = 1.0 / np.square(np.r_[spread[0], np.full(width - 1, spread[1])])
+        curves, hessian = _newton(rows, curves, common, precision, free)
+        uncertain = np.diagonal(np.linalg.inv(hessian), axis1=1, axis2=2)[present]
+        # 3. Estimate the common curve and the spreads from the tasks.
+        last = np.r_[common, spread]
+        common = curves[present].mean(axis=0)
+        squares = (np.square(curves[present] - common) + uncertain).mean(axis=0)
+        spread = np.maximum(np.sqrt([squares[0], squares[1:].mean()]), LEAST_SPREAD)
+        if np.abs(np.r_[common, spread] - last).max() <= CONVERGED:
+            break
+    curves[~present] = common
+    # 4. Count parameters: those of the common curve, and of each further task the part that the prior leaves to it.
+    parameters = 1.0 + offsets * (width - 2)
+    if present.sum() > 1:
+        _, fitted = rows.slopes(curves)
+        inverse = np.linalg.inv(hessian)[present][:, free][:, :, free]
+        own = np.einsum("bij,bji->", inverse, fitted[present][:, free][:, :, free])
+        parameters += (1.0 - 1.0 / present.sum()) * float(own)
+    return _Fit(np.vstack([curves, common]), 2.0 * (float(rows.loss(curves).sum()) + parameters))
+
+
+def _newton(
+    rows: _Rows,
+    start: Float64Array,
+    centre: Float64Array,
+    precision: Float64Array,
+    free: npt.NDArray[np.bool_],
+) -> tuple[Float64Array, Float64Array]:
+    """Return the curves with the least penalised log loss and slopes of at least 0, and the Hessians there.
+
+    The penalty of a curve θ is Σ precision (θ − centre)² / 2. Parameters that are not ``free`` keep their value.
+    """
+    curves, width = start.copy(), start.shape[1]
+    gauge = np.zeros((width, width))
+    gauge[1:, 1:] = 1.0 / (width - 1)  # the loss ignores a number that is added to all offsets
+
+    def penalised(curves: Float64Array) -> Float64Array:
+        return rows.loss(curves) + np.square(curves - centre) @ precision / 2.0
+
+    values = penalised(curves)
+    for _ in range(MOST_STEPS):
+        gradient, hessian = rows.slopes(curves)
+        gradient += precision * (curves - centre)
+        hessian += np.diag(precision) + gauge
+        hessian[:, 0, 0] += 1e-9  # scores that are all 0 leave the slope free
+        # 1. Step to the minimum of the parabola. A slope of 0 stays if the loss would fall below it.
+        fixed = np.tile(~free, (len(curves), 1))
+        fixed[:, 0] |= (curves[:, 0] <= 0.0) & (gradient[:, 0] > 0.0)
+        solved = np.where(fixed[:, :, None] | fixed[:, None, :], np.eye(width), hessian)
+        step = -np.linalg.solve(solved, np.where(fixed, 0.0, gradient)[:, :, None])[:, :, 0]
+        # 2. Halve the step of a task until its loss does not grow.
+        size = np.ones(len(curves))
+        for _ in range(MOST_STEPS):
+            new = curves + size[:, None] * step
+            new[:, 0] = np.maximum(new[:, 0], 0.0)
+            new_values = penalised(new)
+            worse = new_values > values + 1e-12 * np.abs(values)
+            if not worse.any():
+                break
+            size[worse] /= 2.0
+        decrement = -np.sum(step * gradient, axis=1)
+        curves, values = np.where(worse[:, None], curves, new), np.where(worse, values, new_values)
+        if (decrement <= 1e-10 * (1.0 + np.abs(values))).all():
+            break
+    return curves, hessian
