@@ -205,8 +205,8 @@ def read_folder(folder: Path, cut: Cut) -> Recordings:
         if set(reading.channels) != set(first.channels):
             different = sorted(set(reading.channels) ^ set(first.channels))
             raise DataError(
-                f"{reading.path} and {first.path} have other channels, such as {listing(different)}: write them alike, or "
-                "leave columns out with --drop"
+                f"{reading.path} and {first.path} have other channels, such as {listing(different)}: write them "
+                "alike, or leave columns out with --drop"
             )
     classes, codes = _labels(readings, cut)
     recordings = [part for reading, label in zip(readings, codes, strict=True) for part in reading.parts(label, first)]
@@ -397,8 +397,8 @@ def window_table(recordings: Recordings, cut: Cut) -> WindowTable:
     single = sorted(name for name, members in groups.items() if len(members) < 2)
     if single and cut.label is not None:
         notes.append(
-            f"all windows of {listing(single)} are of a single group, which stays together in a split: --group-length or "
-            "--cut-labels makes several"
+            f"all windows of {listing(single)} are of a single group, which stays together in a split: "
+            "--group-length or --cut-labels makes several"
         )
     facts = {
         "files": recordings.files,
