@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rhfedmtl.algorithms.options import AUTO, USUAL, Options, build
+from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.cli.data import OPTIONS, AsJson, check_seed, request_from_options
 from rhfedmtl.cli.models import Model
 from rhfedmtl.cli.options import LEARNING, expand, given_options, print_json, typed, without_usual
@@ -19,6 +19,7 @@ from rhfedmtl.cli.text import certified, fact
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.registry import LOSSES, RELATIONSHIPS
+from rhfedmtl.models.problem import algorithm_of, trained_problem
 
 if TYPE_CHECKING:
     from rhfedmtl.data.federation import Federation
@@ -64,7 +65,7 @@ def certify(
         if not model.exists():
             raise
         raise DataError(f"{error}; to certify your own weights, use Python: rhfedmtl.certify(W, federation)") from None
-    target = {**_trained_for(models), **problem}
+    target = {**trained_problem(models.provenance), **problem}
     if "auto" in target.values():
         raise ConfigError("a certificate needs fixed weights: give --lambda1 and --lambda2 as numbers")
     configuration = models.provenance.get("configuration", {})
@@ -77,7 +78,7 @@ def certify(
     task_names = list(federation.task_names)
     unknown = [name for name, b in zip(task_names, models.find(task_names).tolist(), strict=True) if b < 0]
     facts |= {"data": federation.origin.name, "trained_on": same_rows, "unknown_tasks": unknown}
-    same_problem = same_rows and not unknown and target == _trained_for(models)
+    same_problem = same_rows and not unknown and target == trained_problem(models.provenance)
     trained = models.certificate if same_problem and _is_training_problem(models, target, federation) else None
     facts["gap_in_training"] = None if trained is None or not trained.gap < certificate.gap else trained.gap
     if as_json:
@@ -112,42 +113,15 @@ def _changed(trained: Request, rows: dict[str, Any]) -> Request:
     return replace(trained, **single, settings={**trained.settings, **new.settings})
 
 
-def _trained_for(models: Any) -> dict[str, Any]:
-    """Return the relationship and weights of the run or estimator; defaults if the origin is unknown."""
-    provenance = models.provenance
-    settings = provenance.get("estimator") or provenance.get("configuration", {}).get("options", {})
-    chosen = provenance.get("chosen", {})
-    defaults = {"relationship": Options.relationship, **USUAL}
-    recorded = {name: value for name, value in {**settings, **chosen}.items() if value is not None}
-    problem = {name: recorded.get(name, value) for name, value in defaults.items()}
-    algorithm = _algorithm(provenance)
-    return problem if algorithm is None else {**problem, "relationship": _relationship(algorithm, problem)}
-
-
 def _is_training_problem(models: Any, problem: dict[str, Any], federation: Federation) -> bool:
     """Return True if training certified this very problem.
 
     It did not if the method solves a problem of a single task, or if it learns the relationship during the run.
     """
-    algorithm = _algorithm(models.provenance)
+    algorithm = algorithm_of(models.provenance)
     if algorithm is None:
         return True
     built = build(algorithm, Options.of(**problem), federation.kind)
     relationship = getattr(built.method, "relationship", None)
     fixed = relationship is None or relationship.learns() is None
     return fixed and built.regroup(federation).n_tasks == federation.n_tasks
-
-
-def _algorithm(provenance: dict[str, Any]) -> str | None:
-    """Return the algorithm that trained the models, if their file records it."""
-    algorithm: str | None = provenance.get("estimator", provenance.get("configuration", {})).get("algorithm")
-    return algorithm
-
-
-def _relationship(algorithm: str, problem: dict[str, Any]) -> str:
-    """Return the relationship with which an algorithm really learns."""
-    options = Options.of(**{name: value for name, value in problem.items() if value != AUTO})
-    kind = type(getattr(build(algorithm, options, "binary").method, "relationship", None))
-    alternatives = ("none", "learned")
-    names = (name for name in alternatives if type(options.changed(relationship=name).chosen_relationship()) is kind)
-    return next(names, str(problem["relationship"]))

@@ -1,4 +1,4 @@
-"""Commands ``data list|fetch|describe|split``, and the data options that other commands share.
+"""Commands ``data list|fetch|describe|split|windows``, and the data options that other commands share.
 
 A command that works on data takes a ``Request`` and is decorated::
 
@@ -20,15 +20,16 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from rhfedmtl.cli.options import expand, option
-from rhfedmtl.cli.text import width
-from rhfedmtl.data.registry import DATASETS, Dataset, parse_setting
+from rhfedmtl.cli.options import expand, given_options, option
+from rhfedmtl.cli.text import fact, paragraph, width
+from rhfedmtl.data.registry import DATASETS, Dataset, parse_names, parse_setting
 from rhfedmtl.data.request import Request, parse_tasks
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.features.registry import NO_MAP
 
 app = typer.Typer(
-    no_args_is_help=True, help="List, fetch and describe data sets, and split them over base stations and terminals."
+    no_args_is_help=True,
+    help="List, fetch and describe data sets, split them over base stations and terminals, and cut raw signals.",
 )
 R = TypeVar("R")
 
@@ -86,6 +87,37 @@ def _options(panel: str, rows: tuple[Row, ...]) -> dict[str, tuple[Any, None]]:
     return options
 
 
+OF_WINDOWS: tuple[Row, ...] = (
+    ("length", float, "SECONDS", "Length of a window.", "2.56"),
+    ("step", float, "SECONDS", "Time from the start of a window to the next.", "half of the length"),
+    (
+        "rate",
+        float,
+        "HZ",
+        "Samples per second: series are resampled to it, or have it if they have no time stamps.",
+        "their own usual rate",
+    ),
+    ("gaps", str, "HOW", "Times without samples: error, or split (no window spans them).", "error"),
+    ("max_gap", float, "SECONDS", "Longest time across which to interpolate.", "less than two samples missing"),
+    (
+        "group_length",
+        float,
+        "SECONDS",
+        "Cut recordings into parts of this length; each part is a group.",
+        "a recording is a group",
+    ),
+    ("cut_labels", bool, None, "Cut recordings where the label changes; each part is a group.", ""),
+    ("statistics", str, "NAMES", "Statistics of a window: a,b,c; help explains them.", "all"),
+)
+OF_RECORDINGS: tuple[Row, ...] = (
+    ("time", str, "COLUMN", "Column of time stamps.", "time, if there is one"),
+    ("unit", str, "UNIT", "Unit of time stamps that are numbers: s, ms, us, ns.", "s"),
+    ("label", str, "COLUMN", "Column of labels; a window gets the most frequent.", "no labels"),
+    ("task", str, "COLUMN", "Column of tasks.", "name of the file, or of its folder"),
+    ("terminal", str, "COLUMN", "Column of terminals.", ""),
+    ("group", str, "COLUMN", "Column that tells recordings apart; each is a group.", "each file, cut at gaps"),
+    ("drop", str, "COLUMN", "Columns to leave out: a,b,c.", ""),
+)
 COLUMNS = _options("Data: columns of a table", OF_A_TABLE)
 OPTIONS = _options("Data", OF_DATA) | COLUMNS
 
@@ -189,6 +221,12 @@ def _named(command: Callable[..., R]) -> Callable[..., R]:
     return expand(command, "request", OPTIONS | {"data": (NameOrPath, None)}, request_from_options)
 
 
+def _cutting(command: Callable[..., R]) -> Callable[..., R]:
+    """Replace ``cut`` by the options for windows of raw signals."""
+    options = _options("Windows", OF_WINDOWS) | _options("Columns", OF_RECORDINGS)
+    return expand(command, "cut", options, given_options)
+
+
 @app.command()
 @_named
 def describe(
@@ -257,3 +295,55 @@ def split(
         facts["plot"] = str(plot)
         lines.append(f"drawn in {plot}")
     _show(facts, "\n\n".join(lines), as_json)
+
+
+@app.command()
+@_cutting
+def windows(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder with a CSV or Parquet file (or a folder) per person or device.", show_default=False
+        ),
+    ],
+    cut: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", help="Table to write: .csv or .parquet.")] = Path("windows.csv"),
+    as_json: AsJson = False,
+) -> None:
+    """Cut raw signals into windows, and write a table of their statistics for training.
+
+    Windows that overlap are in the same group, so a split keeps them together. For example, with a file per person:
+
+    rhfedmtl data windows recordings --label activity --out windows.csv
+
+    rhfedmtl train --path windows.csv --label activity --task task --group group
+    """
+    from rhfedmtl.data.loaders import recordings
+    from rhfedmtl.data.loaders.window_statistics import STATISTICS
+
+    if cut.get("statistics") == "help":
+        indent = 2 + max(map(len, STATISTICS))
+        for name, statistic in STATISTICS.items():
+            paragraph(statistic.title, f"{name:{indent}}", " " * indent)
+        return
+    if out.suffix.lower() not in (".csv", ".parquet"):
+        raise ConfigError(f"--out {out}: the table is written as .csv or .parquet")
+    if folder.resolve() in out.resolve().parents:
+        raise ConfigError(f"--out {out} lies in the folder of recordings, which would read it as one: write elsewhere")
+    cut |= {name: parse_names(cut[name]) for name in ("drop", "statistics") if name in cut}
+    settings = recordings.Cut(**cut)
+    table = recordings.window_table(recordings.read_folder(folder, settings), settings)
+    recordings.write(table, out)
+    facts = {**table.facts, "notes": list(table.notes), "saved": str(out)}
+    if as_json:
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+        return
+    seconds = f"{facts['samples'] / facts['rate']:g} s ({facts['samples']} samples at {facts['rate']:g} Hz)"
+    fact("windows", f"{facts['windows']:,} of {seconds}, every {facts['step'] / facts['rate']:g} s")
+    fact("from", f"{facts['files']} files: {facts['tasks']} tasks, {facts['groups']} groups of overlapping windows")
+    fact("features", f"{facts['features']}: statistics of {', '.join(facts['channels'])}")
+    for note in table.notes:
+        fact("note", note)
+    fact("saved in", str(out))
+    if settings.label is not None:
+        typer.echo(f"next: rhfedmtl train --path {out} {settings.training_options()}")

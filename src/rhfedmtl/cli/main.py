@@ -69,6 +69,7 @@ PANELS: dict[str, dict[str, Any]] = {
     },
     "Use models": {
         "predict": models.predict,
+        "adapt": models.adapt,
         "export": models.export,
         "release": models.release,
         "certify": certify.certify,

@@ -1,11 +1,11 @@
-"""Commands that use saved models: ``predict`` new rows, ``export`` to other formats, ``release`` with noise."""
+"""Commands for saved models: ``predict`` new rows, ``adapt`` to new tasks, ``export``, ``release`` with noise."""
 
 from __future__ import annotations
 
 import csv
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,19 +15,19 @@ from rhfedmtl.cli.text import fact
 from rhfedmtl.data.registry import parse_names
 from rhfedmtl.errors import ConfigError
 
-if TYPE_CHECKING:
-    pass
-
 Model = Annotated[
     Path,
     typer.Argument(help="Folder of a run, folder of runs (the latest is used), or model file.", show_default=False),
 ]
+Rows = Annotated[Path, typer.Option("--path", help="Rows: .csv, .tsv, .parquet or .npz.", show_default=False)]
 FORMATS = ("onnx", "npz", "json")
+ADAPTED = "adapted.npz"
+"""Name of the file of adapted models, next to the models of the run."""
 
 
 def predict(
     model: Model,
-    path: Annotated[Path, typer.Option("--path", help="Rows: .csv, .tsv, .parquet or .npz.", show_default=False)],
+    path: Rows,
     task_column: Annotated[
         str | None,
         typer.Option("--task-column", help="Column with each row's task.", show_default="as in training, or task"),
@@ -100,6 +100,75 @@ def predict(
     for name, value in facts["metrics"].items():  # On stderr if the table itself goes to standard output.
         text = "- (no task has two classes)" if value is None else f"{value:.4f} (mean over tasks)"
         typer.echo(f"{name.replace('_', ' ')} {text}", err=out is None)
+
+
+def adapt(
+    model: Model,
+    path: Rows,
+    label: Annotated[
+        str | None, typer.Option("--label", help="Column of labels.", show_default="as in training")
+    ] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Name of the new task, for all rows.")] = None,
+    task_column: Annotated[
+        str | None,
+        typer.Option("--task-column", help="Column of new tasks.", show_default="as in training, or task"),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", help="Column of groups, such as overlapping windows, to hold out together.")
+    ] = None,
+    lambda2: Annotated[
+        float | None,
+        typer.Option(
+            "--lambda2", help="Weight of the distance to the mean model.", show_default="chosen on held-out rows"
+        ),
+    ] = None,
+    drop: Annotated[str, typer.Option("--drop", help="Columns to ignore: a,b,c.")] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File to write.", show_default=f"{ADAPTED} next to the model")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a new task from a few rows: a certified local problem against the models of a run, which do not change.
+
+    The new file holds all models of the run, and the new task. For example:
+
+    rhfedmtl adapt runs/20260102-120000-rhfedmtl-table-0 --path new.csv --task site-9
+
+    rhfedmtl predict runs/20260102-120000-rhfedmtl-table-0/adapted.npz --path more.csv --task site-9
+    """
+    from rhfedmtl.models.model_file import model_path
+    from rhfedmtl.models.predictions import NewRows, label_column
+    from rhfedmtl.models.task_models import TaskModels
+
+    source = model_path(model)
+    out = out or source.with_name(ADAPTED)
+    if out.suffix.lower() != ".npz":
+        raise ConfigError(f"--out {out}: adapted models are written as .npz; export writes other formats")
+    if out.exists() and not (source.exists() and out.samefile(source)):
+        raise ConfigError(
+            f"{out} exists: add a task to it with `rhfedmtl adapt {out} …`, or name another file with --out"
+        )
+    models = TaskModels.load(source)
+    columns = [*parse_names(drop), *([group] if group else [])]
+    new_rows = NewRows(models, path, task_column, task, label or label_column(models), columns)
+    adapted = new_rows.adapted(group, lambda2)
+    adapted.save(out)
+    records = adapted.adapted[len(models.adapted) :]
+    facts = [
+        {**record.to_dict(), "gap": record.gap, "relative_gap": record.relative_gap, "words": record.words}
+        for record in records
+    ]
+    if as_json:
+        print_json({"adapted": facts, "tasks": len(adapted.tasks), "saved": str(out)})
+        return
+    for record in records:
+        fact("new task", f"task {record.task}, from {record.rows} rows")
+        fact("reference", record.reference_words)
+        fact(
+            "certificate", f"{record.words} (gap {record.gap:.2e}: primal {record.primal:.6f}, dual {record.dual:.6f})"
+        )
+    fact("other models", f"{len(models.tasks)} tasks, unchanged")
+    fact("saved in", str(out))
 
 
 def export(

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.data.federation import Federation
@@ -252,6 +252,11 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 "the training rows are gone, because this model was copied, unpickled or loaded: call fit "
                 "again, with warm_start=True to start from its dual variables"
             )
+        if self.models_.adapted:
+            raise ConfigError(
+                f"task {self.models_.adapted[-1].task!r} was adapted to models that resume would change: call fit "
+                "again with the rows of all tasks"
+            )
         run = session.run
         if run.private is not None:
             raise ConfigError(
@@ -265,6 +270,49 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             result = self._learn()
             models = session.calibrate(session.models.updated(result), result)
         return self._finish(models, result)
+
+    def adapt(
+        self, X: Any, y: Any, *, task: Any, sample_weight: Any = None, groups: Any = None, lambda2: float | None = None
+    ) -> Self:
+        """Add the model of a new task, learned from a few rows; all other models stay the same to the bit.
+
+        See `TaskModels.adapt` for the problem. `models_.adapted` has its weights and its duality gap.
+
+        Parameters
+        ----------
+        X : array-like or dataframe of shape (n_samples, n_features)
+            Rows of the new task, at least two.
+        y : array-like of shape (n_samples,)
+            Labels; a classifier needs two classes or more.
+        task : str or number
+            Name of the new task.
+        sample_weight : float or array-like of shape (n_samples,), optional
+            Weights of rows, finite and not negative.
+        groups : array-like of shape (n_samples,), optional
+            A choice of λ2 on held-out rows keeps the rows of a group together.
+        lambda2 : float, optional
+            Weight of the distance to the mean model, instead of a choice on held-out rows.
+
+        Returns
+        -------
+        self : estimator
+            The estimator with the new task.
+        """
+        check_is_fitted(self)
+        with told_in_python():
+            check_index(X, sample_weight=sample_weight, groups=groups)
+            y, n = column_or_1d(checked_labels(y)), len(X)
+            weight = weights(sample_weight, n)
+            members = None if groups is None else column(groups, n, "groups")
+            X = X if is_frame(X) else self._features(X)[0]
+            weight = self._adapted_weight(y, weight)
+            models = self.models_.adapt(X, y, task=task, sample_weight=weight, groups=members, lambda2=lambda2)
+        self._publish(models)
+        return self
+
+    def _adapted_weight(self, y: Array, weight: Array | None) -> Array | None:
+        """Return the weights of the rows of a new task; a classifier includes class weights."""
+        return weight
 
     def save(self, path: str | Path) -> None:
         """Write models, scaling, tasks, classes, certificate and totals into a file, without any training row."""
@@ -370,27 +418,12 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         with told_in_python():
             X, task = split_tasks(X, task, getattr(self, "task_column_", self.task))
             check_index(X, task=task)
-        named = bool(models.feature_names) and is_frame(X)
-        if models.preparation is None:
-            try:
-                X = validate_data(self, X, reset=False, skip_check_array=named, **({} if named else {"dtype": FLOATS}))
-            except ValueError as error:
-                if not named:
-                    raise
-                raise DataError(f"{error}X has the columns {listing([str(name) for name in X.columns])}") from error
-        elif np.shape(X)[:1] == (0,):
-            raise DataError(f"Found array with 0 sample(s) (shape={np.shape(X)}) while a minimum of 1 is required")
-        elif not named:
-            raise DataError("fit got a frame with missing values or text: predict needs a frame with the same columns")
-        if named:
-            with told_in_python():
-                X, filled = models.prepared(frame_table(X), "X")
-            if filled:
-                text = (
-                    f"missing values in {listing(filled)}, but not in training: filled with the mean of the training "
-                    "rows"
-                )
-                warnings.warn(text, stacklevel=4)
+        X, filled = self._features(X)
+        if filled:
+            text = (
+                f"missing values in {listing(filled)}, but not in training: filled with the mean of the training rows"
+            )
+            warnings.warn(text, stacklevel=4)
         if task is None and len(models.tasks) > 1:
             self._warn(
                 f"no task was given: {models.unseen_words} predicts every row; name the tasks with task=… (scorers "
@@ -404,6 +437,26 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
                 listed = ", ".join(unseen[:5]) + (f" and {len(unseen) - 5} more" if len(unseen) > 5 else "")
                 self._warn(f"not seen in training: task {listed}; {models.unseen_words} predicts these rows")
         return X, task
+
+    def _features(self, X: Any) -> tuple[Any, list[str]]:
+        """Return the features of rows in the encoding of the training, and the columns of a frame with new gaps."""
+        models: TaskModels = self.models_
+        named = bool(models.feature_names) and is_frame(X)
+        if models.preparation is None:
+            try:
+                X = validate_data(self, X, reset=False, skip_check_array=named, **({} if named else {"dtype": FLOATS}))
+            except ValueError as error:
+                if not named:
+                    raise
+                raise DataError(f"{error}X has the columns {listing([str(name) for name in X.columns])}") from error
+        elif np.shape(X)[:1] == (0,):
+            raise DataError(f"Found array with 0 sample(s) (shape={np.shape(X)}) while a minimum of 1 is required")
+        elif not named:
+            raise DataError("fit got a frame with missing values or text: predict needs a frame with the same columns")
+        if not named:
+            return X, []
+        with told_in_python():
+            return models.prepared(frame_table(X), "X")
 
     @staticmethod
     def _warn(text: str) -> None:

@@ -255,6 +255,11 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
             self._publish(self.models_.calibrated(rows, y, names, sample_weight))
         return self
 
+    def _adapted_weight(self, y: Array, weight: Array | None) -> Array | None:
+        if self.class_weight is None:
+            return weight
+        return np.asarray(compute_sample_weight(self.class_weight, y)) * (1.0 if weight is None else weight)
+
     def predict(self, X: Any, task: Any = None) -> Array:
         """Return the class of every row by the model of its task.
 

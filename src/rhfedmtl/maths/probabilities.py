@@ -53,6 +53,12 @@ class ProbabilityCurves:
             return np.asarray(softmax(logits, axis=1))
         return np.hstack([expit(-logits), expit(logits)])
 
+    def with_new_task(self) -> ProbabilityCurves:
+        """Return the curves with the common curve for a further task, which is the last."""
+        return ProbabilityCurves(
+            np.insert(self.curves, -1, self.curves[-1], axis=0), np.append(self.rows, 0), self.words
+        )
+
     def only(self, b: int) -> ProbabilityCurves:
         """Return the curve of a task, or for −1 the common curve, as curves of a single task."""
         rows = self.rows[b : b + 1] if b >= 0 else self.rows.sum(keepdims=True)

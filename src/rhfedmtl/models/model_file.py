@@ -23,6 +23,7 @@ from rhfedmtl.errors import ConfigError, DataError
 from rhfedmtl.maths.losses import Loss
 from rhfedmtl.maths.probabilities import ProbabilityCurves
 from rhfedmtl.maths.registry import LOSSES
+from rhfedmtl.models.adaptation import Adaptation
 from rhfedmtl.plain import plain
 from rhfedmtl.roles.certificates import Certificate, NoisedCertificate
 
@@ -84,6 +85,7 @@ def fields(header: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
         mapping = maps[-1] if maps else None
         unseen = Scaler(arrays.get("unseen_mean"), arrays.get("unseen_scale"), unit, mapping), arrays["unseen"]
     preparation, curves = header.get("preparation"), None
+    adapted = tuple(map(Adaptation.from_dict, header.get("adapted", ())))
     if "curves" in arrays:
         curves = ProbabilityCurves(arrays["curves"], arrays["curve_rows"], str(header["curves"]))
     return {
@@ -94,12 +96,13 @@ def fields(header: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
         "n_features": int(header["n_features"]),
         "loss": None if loss is None else LOSSES[loss["name"]](**{k: v for k, v in loss.items() if k != "name"}),
         "feature_names": tuple(header["feature_names"]),
-        "certificate": _certificate(header["certificate"], arrays),
+        "certificate": _certificate(header["certificate"], arrays, len(tasks) - len(adapted)),
         "ledger": header["ledger"],
         "provenance": header["provenance"],
         "preparation": None if preparation is None else Preparation.from_dict(preparation),
         "unseen": unseen,
         "curves": curves,
+        "adapted": adapted,
     }
 
 
@@ -118,6 +121,7 @@ def header(models: Models) -> dict[str, Any]:
         "provenance": dict(models.provenance),
         "preparation": None if models.preparation is None else models.preparation.to_dict(),
         **({} if models.curves is None else {"curves": models.curves.words}),
+        **({"adapted": [record.to_dict() for record in models.adapted]} if models.adapted else {}),
     }
 
 
@@ -160,18 +164,20 @@ def _numbers(certificate: Certificate) -> dict[str, float | int | None]:
     return {"round": int(certificate.round), **numbers, **absent}
 
 
-def _certificate(numbers: dict[str, Any] | None, arrays: dict[str, Array]) -> Certificate | None:
+def _certificate(numbers: dict[str, Any] | None, arrays: dict[str, Array], n_trained: int) -> Certificate | None:
+    """Return the certificate of the trained tasks, which are the first; None without numbers."""
     if numbers is None:
         return None
+    trained = arrays["models"][:n_trained]
     if "probability" in numbers:
         bound, zero = (math.inf if numbers[name] is None else numbers[name] for name in ("bound", "zero"))
-        return NoisedCertificate.made(numbers["round"], arrays["models"], bound, numbers["probability"], zero)
+        return NoisedCertificate.made(numbers["round"], trained, bound, numbers["probability"], zero)
     dual = -math.inf if numbers["dual"] is None else numbers["dual"]
     return Certificate(
         numbers["round"],
         numbers["primal"],
         dual,
-        arrays["models"],
+        trained,
         arrays["station_primal"],
         arrays["station_dual"],
         zero=math.inf if numbers["zero"] is None else numbers["zero"],

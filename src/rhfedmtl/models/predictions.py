@@ -1,6 +1,7 @@
-"""Predict the rows of a file: find the features and the task of each row, and measure metrics if there are labels.
+"""Use the rows of a file: find the features and the task of each row, and labels to measure or to adapt.
 
-`rhfedmtl predict` builds `NewRows` from a path and its options. All errors name the file, the column and the row.
+`rhfedmtl predict` and `rhfedmtl adapt` build `NewRows` from a path and their options. All errors name the file, the
+column and the row.
 """
 
 from __future__ import annotations
@@ -11,11 +12,22 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.data.federation import class_weights
 from rhfedmtl.data.loaders import cells, table, table_files
+from rhfedmtl.data.loaders.table import Columns
 from rhfedmtl.errors import ConfigError, DataError, nearest
 from rhfedmtl.maths import metrics
+from rhfedmtl.models.adaptation import refuse_new_gaps
 from rhfedmtl.models.task_models import TaskModels
 from rhfedmtl.training.result import mean
+
+
+def label_column(models: TaskModels) -> str | None:
+    """Return the column of labels of the training, if the models record it."""
+    request = models.provenance.get("configuration", {}).get("request", {})
+    default = Columns.label if request.get("data") == "table" else None
+    column: str | None = request.get("settings", {}).get("label", default)
+    return column
 
 
 class NewRows:
@@ -43,6 +55,7 @@ class NewRows:
         request = models.provenance.get("configuration", {}).get("request", {})
         learned = models.provenance.get("estimator", {}).get("task")  # a column that an estimator found in its frame
         self.column = task_column or request.get("settings", {}).get("task") or learned or "task"
+        self.balanced = request.get("class_weight") == "balanced"
         preparation = models.preparation
         texts = [] if preparation is None else [preparation.columns[j] for j in preparation.texts]
         gaps = cells.GAPS if preparation is None else cells.GAPS | set(preparation.gap_words)
@@ -66,6 +79,33 @@ class NewRows:
             odds = models.probabilities(scores, tasks)
             answer |= {f"probability_{name}": odds[:, k] for k, name in enumerate(models.classes.tolist())}
         return answer
+
+    def adapted(self, group: str | None, lambda2: float | None) -> TaskModels:
+        """Return the models with the tasks of the file, adapted to the models of the run."""
+        if self.label is None:
+            raise ConfigError("the models do not record the column of their labels: name the column with --label")
+        X, y = self._features(), self._labels(self.label)
+        refuse_new_gaps(self.filled, self.where)
+        groups = None if group is None else cells.factorised(cells.spelled(self.table[group]))[0]
+        models, names = self.models, np.array([self.task or ""] * len(X))
+        if self.task is None and self.column not in self.table:
+            raise DataError(
+                f"{self.where} has no column {self.column!r} that names each row's task: name it with --task-column, "
+                "or give the name of the new task with --task"
+            )
+        if self.task is None:
+            words = cells.spelled(self.table[self.column])
+            if None in words:
+                place = self.place(words.index(None))
+                raise DataError(f"{self.where}, column {self.column!r}, {place} is empty: fill it or drop the row")
+            names = np.array(words, dtype=np.str_)
+        for name in dict.fromkeys(names.tolist()):
+            own = names == name
+            codes, part = y[own], None if groups is None else groups[own]
+            weight = class_weights(codes, np.zeros(len(codes), dtype=np.int64)) if self.balanced else None
+            labels = models.classes[codes] if len(models.classes) else codes
+            models = models.adapt(X[own], labels, task=name, sample_weight=weight, groups=part, lambda2=lambda2)
+        return models
 
     def facts(self, answer: dict[str, Any]) -> dict[str, Any]:
         """Return the tasks that training did not include, gaps, and metrics if there are labels."""
@@ -134,24 +174,30 @@ class NewRows:
 
     def _metrics(self, answer: dict[str, Any], label: str) -> dict[str, float | None]:
         """Return the mean over tasks of each metric."""
-        models = self.models
+        models, truth = self.models, self._labels(label)
         if models.kind == "regression":
-            truth, scores = self._numbers(label), answer["prediction"][:, None]
+            scores = answer["prediction"][:, None]
         else:
-            where, words = f"{self.where}, column {label!r}", cells.spelled(self.table[label])
-            if None in words:
-                raise DataError(f"{where}, {self.place(words.index(None))} is empty: fill it or drop the row")
-            labels = [str(word) for word in words]
-            codes = {str(name): k for k, name in enumerate(models.classes.tolist())}
-            # Whole-number labels are matched by value, because files write them in different ways.
-            spelt = {name: name if name in codes else cells.plain_number(name) for name in set(labels)}
-            strange = sorted(name for name in spelt if spelt[name] not in codes)
-            if strange:
-                raise DataError(f"{where} holds the label {strange[0]!r}, the models know {table.listing(list(codes))}")
-            truth = np.array([codes[spelt[name]] for name in labels])
             scores = np.column_stack([values for name, values in answer.items() if name.split("_")[0] == "score"])
         task = np.array(answer["task"])
         names = [name for name in np.unique(task) if name]  # rows without a task do not count in the mean over tasks
         parts = [metrics.measure(truth[task == name], scores[task == name], len(models.classes)) for name in names]
         means = {name: mean(np.array([part[name] for part in parts])) for name in (parts[0] if parts else ())}
         return {name: None if np.isnan(value) else value for name, value in means.items()}
+
+    def _labels(self, label: str) -> Any:
+        """Return the labels of all rows: numbers, or the codes of their classes."""
+        models = self.models
+        if models.kind == "regression":
+            return self._numbers(label)
+        where, words = f"{self.where}, column {label!r}", cells.spelled(self.table[label])
+        if None in words:
+            raise DataError(f"{where}, {self.place(words.index(None))} is empty: fill it or drop the row")
+        labels = [str(word) for word in words]
+        codes = {str(name): k for k, name in enumerate(models.classes.tolist())}
+        # Whole-number labels are matched by value, because files write them in different ways.
+        spelt = {name: name if name in codes else cells.plain_number(name) for name in set(labels)}
+        strange = sorted(name for name in spelt if spelt[name] not in codes)
+        if strange:
+            raise DataError(f"{where} holds the label {strange[0]!r}, the models know {table.listing(list(codes))}")
+        return np.array([codes[spelt[name]] for name in labels])

@@ -166,6 +166,7 @@ def _problem(models: Learned) -> Relationship:
         f"relationship {options.get('relationship')} was learned from rows: train with --relationship mean or none": (
             options.get("relationship") not in FIXED
         ),
+        "tasks were adapted after the training: release the models of the run": bool(models.adapted),
         "they have no certificate for every task: train with rhfedmtl, hfedmtl or local": certificate is None
         or len(certificate.station_primal) != len(models.models),
     }

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl import array_file
-from rhfedmtl.data.federation import Federation, Kind, as_rows, check_finite, kind_of
+from rhfedmtl.data.federation import Federation, FloatArray, Kind, as_rows, check_finite, kind_of
 from rhfedmtl.data.loaders.table import coded_rows, frame_table
 from rhfedmtl.data.loaders.table_files import RawTable
 from rhfedmtl.data.preparation import Preparation
@@ -27,8 +27,9 @@ from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.probabilities import ProbabilityCurves
-from rhfedmtl.models import model_file
+from rhfedmtl.models import adaptation, model_file
 from rhfedmtl.models import onnx as onnx_export
+from rhfedmtl.models.adaptation import Adaptation
 from rhfedmtl.models.calibration import curves_of
 from rhfedmtl.models.coefficients import coefficients
 from rhfedmtl.models.model_file import VERSION, loss_name, model_path, share_scaler
@@ -73,6 +74,8 @@ class TaskModels:
         Scaler and model (column, feature) for rows of unseen tasks; if None, they get the mean model.
     curves
         Curves that turn scores into probabilities; rows of unseen tasks get the common curve.
+    adapted
+        Records of the tasks that `adapt` added; they are the last tasks. The certificate does not cover them.
     """
 
     models: Float64Array
@@ -89,6 +92,7 @@ class TaskModels:
     releases: Releases = field(default_factory=Releases, repr=False)
     unseen: UnseenModel | None = None
     curves: ProbabilityCurves | None = None
+    adapted: tuple[Adaptation, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -194,9 +198,14 @@ class TaskModels:
         return kind_of(tuple(map(str, self.classes)))
 
     @property
+    def n_trained(self) -> int:
+        """Number of tasks that a run trained; the tasks after them were adapted."""
+        return len(self.models) - len(self.adapted)
+
+    @property
     def reference(self) -> Float64Array:
-        """r, the mean model (column, feature)."""
-        return np.asarray(self.models.mean(axis=0))
+        """r, the mean model (column, feature) of the trained tasks."""
+        return np.asarray(self.models[: self.n_trained or None].mean(axis=0))
 
     @property
     def unseen_kind(self) -> str:
@@ -228,12 +237,11 @@ class TaskModels:
 
     def find(self, task: Any) -> IntArray:
         """Return the index of each task, −1 if it is unknown. Numbers are compared by value, all others as text."""
-        requested, names = np.asarray(task).reshape(-1), self.tasks
-        if not (requested.dtype.kind in "biuf" and names.dtype.kind in "biuf"):
-            requested, names = requested.astype(str), names.astype(str)
-        place = {name: b for b, name in enumerate(names.tolist())}
-        different, positions = np.unique(requested, return_inverse=True)
-        return np.array([place.get(name, -1) for name in different.tolist()], dtype=np.int64)[positions]
+        return _positions(task, self.tasks)
+
+    def codes(self, y: Any) -> IntArray:
+        """Return the index of each label among the classes, −1 if it is unknown, by the rules of `find`."""
+        return _positions(y, self.classes)
 
     def scores(self, X: Any, task: Any = None) -> Float64Array:
         """Return the scores of raw rows (row, column), each by the model of its task; unseen tasks by `model_of` −1.
@@ -241,13 +249,7 @@ class TaskModels:
         ``task`` names the task of every row, or a common task. Without it, the rows get the model of the only task, or
         the model for unseen tasks.
         """
-        if self.feature_names and hasattr(X, "columns"):
-            with told_in_python():
-                X, _ = self.prepared(frame_table(X), "the frame")
-        rows = as_rows(X)
-        if rows.shape[1] != self.n_features:
-            raise DataError(f"rows have {rows.shape[1]} features, the models were learned from {self.n_features}")
-        check_finite(rows, self.feature_names, lambda row: "")
+        rows, _ = self._rows(X)
         b = self.task_of(task, len(rows))
         result = np.empty((len(rows), self.models.shape[1]))
         for index in np.unique(b).tolist():
@@ -264,6 +266,18 @@ class TaskModels:
         if len(b) != n_rows:
             raise DataError(f"{len(b)} tasks for {n_rows} rows: name the task of every row, or one for all")
         return b
+
+    def _rows(self, X: Any) -> tuple[FloatArray, list[str]]:
+        """Return the features of raw rows, and the columns of a frame with new gaps."""
+        filled: list[str] = []
+        if self.feature_names and hasattr(X, "columns"):
+            with told_in_python():
+                X, filled = self.prepared(frame_table(X), "the frame")
+        rows = as_rows(X)
+        if rows.shape[1] != self.n_features:
+            raise DataError(f"rows have {rows.shape[1]} features, the models were learned from {self.n_features}")
+        check_finite(rows, self.feature_names, lambda row: "")
+        return rows, filled
 
     def prepared(self, table: RawTable, where: str) -> tuple[Float64Array, list[str]]:
         """Return the features of a table's rows in the encoding of the training, and the columns with new gaps.
@@ -346,6 +360,39 @@ class TaskModels:
             curves=None,
         )
 
+    def adapt(
+        self, X: Any, y: Any, *, task: Any, sample_weight: Any = None, groups: Any = None, lambda2: float | None = None
+    ) -> TaskModels:
+        """Return the models with a new task, learned from a few rows; all other models stay the same to the bit.
+
+        The new model minimises loss(w) + λ1/2 ‖w‖² + λ2/2 ‖w − r‖² with the scaling and λ1 of the run. The reference r
+        does not change: the model for unseen tasks, or the mean model. Held-out rows of the new task choose r and λ2,
+        and they can keep the reference. The record in ``adapted`` has the weights and the duality gap.
+
+        Parameters
+        ----------
+        X : array-like or dataframe of shape (n_samples, n_features)
+            Rows of the new task, at least two.
+        y : array-like of shape (n_samples,)
+            Labels, of two classes or more; or numbers for a regression.
+        task : str or number
+            Name of the new task.
+        sample_weight, groups : array-like of shape (n_samples,), optional
+            Weights of rows, and groups of rows that belong together (overlapping windows).
+        lambda2 : float, optional
+            Weight of the distance to the mean model, instead of a choice on held-out rows.
+
+        Returns
+        -------
+        TaskModels
+            The models and the new task, which is the last.
+        """
+        X, filled = self._rows(X)
+        adaptation.refuse_new_gaps(filled, "the frame")
+        more = {"sample_weight": sample_weight, "groups": groups, "lambda2": lambda2}
+        adapted: TaskModels = adaptation.adapted(self, X, y, task, **more)
+        return adapted
+
     def only(self, task: Any = None) -> TaskModels:
         """Return the model of a single task; without a name, the only model or the model for unseen tasks.
 
@@ -361,9 +408,11 @@ class TaskModels:
         scaler, model = self.model_of(b)
         name = self.tasks[b : b + 1] if b >= 0 else np.array(["reference"])
         curves = None if self.curves is None else self.curves.only(b)
-        return replace(
-            self, models=model[None], scalers=(scaler,), tasks=name, certificate=None, unseen=None, curves=curves
+        adapted = tuple(record for record in self.adapted if record.task == str(name[0]))
+        single = replace(
+            self, models=model[None], scalers=(scaler,), tasks=name, certificate=None, unseen=None, adapted=()
         )
+        return replace(single, curves=curves, adapted=adapted)
 
     def coefficients(self) -> Any:
         """Return the weights in the units of the features: a pandas frame, or a dict of arrays without pandas.
@@ -431,7 +480,8 @@ class TaskModels:
 
     def __repr__(self) -> str:
         certificate = "" if self.certificate is None else f"; {self.certificate.words}"
-        return f"<TaskModels: {len(self.tasks)} tasks, {self.n_features} features, {self.kind}{certificate}>"
+        adapted = f", {len(self.adapted)} adapted" if self.adapted else ""
+        return f"<TaskModels: {len(self.tasks)} tasks{adapted}, {self.n_features} features, {self.kind}{certificate}>"
 
     def _repr_html_(self) -> str:
         words = None if self.certificate is None else self.certificate.words
@@ -450,6 +500,16 @@ def ledger_totals(result: Result) -> dict[str, Any]:
     """Return the costs of each type, the limits, and the costs by tier."""
     ledger = result.ledger
     return {"spent": ledger.spent, "budget": dict(ledger.budget), "by_tier": ledger.totals("tier")}
+
+
+def _positions(requested: Any, names: Array) -> IntArray:
+    """Return the position of each requested name, −1 if it is unknown; numbers are compared by value."""
+    requested = np.asarray(requested).reshape(-1)
+    if not (requested.dtype.kind in "biuf" and names.dtype.kind in "biuf"):
+        requested, names = requested.astype(str), names.astype(str)
+    place = {name: b for b, name in enumerate(names.tolist())}
+    different, positions = np.unique(requested, return_inverse=True)
+    return np.array([place.get(name, -1) for name in different.tolist()], dtype=np.int64)[positions]
 
 
 def _fits(scaler: Scaler, n_features: int) -> bool:

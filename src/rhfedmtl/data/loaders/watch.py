@@ -5,7 +5,7 @@ or downloads the wheel with pip; it needs only a package index. The file is a pi
 admits nothing but plain numpy arrays.
 
 Each series (a person, an exercise and an arm; 50 Hz, acceleration and rotation) is cut into overlapping windows, and
-each window is described by features in time and frequency that this module computes. A series is a group; the two arms
+each window is described by features in time and frequency (`window_statistics`). A series is a group; the two arms
 are two terminals of a person.
 """
 
@@ -18,7 +18,6 @@ import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ import numpy.typing as npt
 
 from rhfedmtl.data import cache
 from rhfedmtl.data.federation import Origin, Source
+from rhfedmtl.data.loaders import window_statistics
 from rhfedmtl.errors import ConfigError, DataError
 
 PACKAGE, VERSION = "seglearn", "1.2.5"
@@ -34,7 +34,13 @@ MEMBER = "seglearn/data/watch_dataset.npy"
 WATCH_FILE = "watch_dataset.npy"
 SHA256 = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
 RATE_HZ = 50.0
-BANDS_HZ = (0.0, 0.75, 1.5, 3.0, 6.0, 25.0)
+SENSORS = ((0, 1, 2), (3, 4, 5), ())
+"""Axes of acceleration and rotation; no other channels."""
+STATISTICS = (
+    *("mean", "spread", "least", "greatest", "quartile range", "roughness", "crossings"),
+    *("power", "peak frequency", "centre frequency", "spectral entropy", "correlation"),
+)
+"""Statistics of a window, as in the measurements of this project so far."""
 OTHERWISE = f"pip install {PACKAGE}=={VERSION}, give --path {WATCH_FILE}, or use --data synthetic, which needs no file"
 LICENCE = "BSD-3-Clause, Copyright (c) 2018 David M. Burns"
 CITATION = (
@@ -52,8 +58,9 @@ class Windows:
     step: int = 64
 
     def __post_init__(self) -> None:
-        if self.window < 16 or self.step < 1:
-            raise ConfigError(f"window must be at least 16 and step at least 1, got {self.window} and {self.step}")
+        least = window_statistics.LEAST_SAMPLES
+        if self.window < least or self.step < 1:
+            raise ConfigError(f"window must be at least {least} and step at least 1, got {self.window} and {self.step}")
 
 
 def load(path: Path | None = None, windows: Windows | None = None) -> Source:
@@ -166,49 +173,9 @@ def _source(series: dict[str, Any], windows: Windows, where: str) -> Source:
 
 def window_features(series: Matrix, windows: Windows) -> Matrix:
     """Return a row of features for every window of a series (time × channel)."""
-    if len(series) < windows.window:
-        raise DataError(f"a series of {len(series)} samples is shorter than a window of {windows.window}")
-    cut = np.lib.stride_tricks.sliding_window_view(series, windows.window, axis=0)[:: windows.step]
-    lengths = [np.linalg.norm(cut[:, i : i + 3], axis=1, keepdims=True) for i in range(0, cut.shape[1], 3)]
-    signals = np.concatenate([cut, *lengths], axis=1)
-    # In time: level, spread, extremes, roughness |Δx| and how often a signal crosses its mean.
-    mean = signals.mean(axis=2)
-    quartiles = np.quantile(signals, [0.25, 0.75], axis=2)
-    above = signals > mean[:, :, None]
-    parts = [
-        mean,
-        signals.std(axis=2),
-        signals.min(axis=2),
-        signals.max(axis=2),
-        quartiles[1] - quartiles[0],
-        np.abs(np.diff(signals, axis=2)).mean(axis=2),
-        (above[:, :, 1:] != above[:, :, :-1]).mean(axis=2),
-    ]
-    # In frequency: log power in bands, strongest and mean frequency, evenness of the spectrum (0 one tone, 1 noise).
-    length = signals.shape[2]
-    windowed = (signals - signals.mean(axis=2, keepdims=True)) * np.hanning(length)
-    power = np.square(np.abs(np.fft.rfft(windowed, axis=2)))[:, :, 1:] + 1e-12
-    frequency = np.fft.rfftfreq(length, 1 / RATE_HZ)[1:]
-    band = np.searchsorted(BANDS_HZ[1:-1], frequency, side="right")
-    parts += [np.log(power[:, :, band == b].sum(axis=2) + 1e-12) for b in range(len(BANDS_HZ) - 1)]
-    share = power / power.sum(axis=2, keepdims=True)
-    entropy = -(share * np.log(share)).sum(axis=2) / np.log(len(frequency))
-    parts += [frequency[power.argmax(axis=2)], share @ frequency, entropy]
-    # Between axes: correlations of the three axes of each sensor; 0 if an axis does not move.
-    centred = cut - cut.mean(axis=2, keepdims=True)
-    norm = np.linalg.norm(centred, axis=2)
-    unit = centred / np.where(norm > 0, norm, 1.0)[:, :, None]
-    pairs = [(i, j) for i, j in zip(*np.triu_indices(cut.shape[1], 1), strict=True) if i // 3 == j // 3]
-    parts += [np.sum(unit[:, i] * unit[:, j], axis=1, keepdims=True) for i, j in pairs]
-    return np.concatenate(parts, axis=1)
+    return window_statistics.window_features(series, windows.window, windows.step, RATE_HZ, SENSORS, STATISTICS)
 
 
 def feature_names(channels: list[str]) -> tuple[str, ...]:
     """Return the names of the columns of ``window_features``."""
-    lengths = ["|" + "".join(channels[i : i + 3]) + "|" for i in range(0, len(channels), 3)]
-    bands = [f"power {low:g}-{high:g} Hz" for low, high in pairwise(BANDS_HZ)]
-    kinds = ["mean", "spread", "least", "greatest", "quartile range", "roughness", "crossings"]
-    kinds += [*bands, "peak frequency", "centre frequency", "spectral entropy"]
-    names = [f"{kind} of {signal}" for kind in kinds for signal in [*channels, *lengths]]
-    pairs = [(i, j) for i, j in zip(*np.triu_indices(len(channels), 1), strict=True) if i // 3 == j // 3]
-    return tuple(names + [f"correlation of {channels[i]} and {channels[j]}" for i, j in pairs])
+    return window_statistics.feature_names(channels, RATE_HZ, SENSORS, STATISTICS)
