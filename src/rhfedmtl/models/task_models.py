@@ -409,10 +409,16 @@ class TaskModels:
         name = self.tasks[b : b + 1] if b >= 0 else np.array(["reference"])
         curves = None if self.curves is None else self.curves.only(b)
         adapted = tuple(record for record in self.adapted if record.task == str(name[0]))
-        single = replace(
-            self, models=model[None], scalers=(scaler,), tasks=name, certificate=None, unseen=None, adapted=()
+        return replace(
+            self,
+            models=model[None],
+            scalers=(scaler,),
+            tasks=name,
+            certificate=None,
+            unseen=None,
+            curves=curves,
+            adapted=adapted,
         )
-        return replace(single, curves=curves, adapted=adapted)
 
     def coefficients(self) -> Any:
         """Return the weights in the units of the features: a pandas frame, or a dict of arrays without pandas.
