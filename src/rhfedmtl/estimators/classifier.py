@@ -77,7 +77,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         mean norm 1 (with fewer).
     features : str, optional
         Feature maps of the scaled rows, such as ``"splines"`` or ``"splines=8+pairs=200"``. The model is linear in the
-        columns of the rows and of the maps.
+        columns of the rows and of the maps. ``"auto"`` chooses a map on held-out rows; a budget pays for the trials.
     intercept : bool, default=True
         If True, models have an intercept.
     policy : str, optional

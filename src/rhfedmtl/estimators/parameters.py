@@ -16,18 +16,18 @@ from joblib import effective_n_jobs
 from sklearn.utils import check_random_state
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import USUAL, Options, build, idle, no_effect, option_kinds
+from rhfedmtl.algorithms.options import AUTO, USUAL, Options, build, idle, no_effect, option_kinds
 from rhfedmtl.algorithms.registry import ALGORITHMS, Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.estimators.rows import positive_integer
-from rhfedmtl.features.maps import pinned
+from rhfedmtl.features.maps import Features, pinned
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.regularisation import weighted
-from rhfedmtl.selection.weights import OpenWeights, SelectionRecord, can_choose
+from rhfedmtl.selection.weights import OpenWeights, SelectionRecord, can_choose, choose_map, with_map
 from rhfedmtl.training.config import RunConfig, default_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
 from rhfedmtl.training.settings import Settings
@@ -105,8 +105,16 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
         RunConfig(algorithm, options=options, scale=estimator.scale, privacy=text).check()
         built, plan = private(algorithm, options, federation, paid, Privacy.parse(text))
         ledger = plan.ledger(paid)
-    selection, before = _choice(estimator, built, federation, settings)
-    weights = _weights(estimator)
+    choice, remaining, weights = None, _ledger(estimator), _weights(estimator)
+    if options.features == AUTO:
+        if plan is not None:
+            raise ConfigError(f"privacy={estimator.privacy!r}: features='auto' tries maps on rows; name the map")
+        method = built.method if isinstance(built.method, DualMethod) else options.method(federation.kind)
+        choice, remaining = choose_map(built, method, federation, settings, remaining, weights["lambda2"])
+        built = built._replace(method=replace(built.method, features=Features(choice.features)))
+    selection, before = _choice(estimator, built, federation, settings, remaining)
+    if choice is not None:
+        selection, before = with_map(choice, selection, before)
     if selection.chosen:
         assert isinstance(built.method, DualMethod)
         relationship = weighted(built.method.relationship, **weights | selection.chosen)
@@ -176,7 +184,7 @@ def _ledger(estimator: Estimator) -> Ledger:
 
 
 def _choice(
-    estimator: Estimator, built: Algorithm, federation: Federation, settings: Settings
+    estimator: Estimator, built: Algorithm, federation: Federation, settings: Settings, ledger: Ledger
 ) -> tuple[SelectionRecord, Before | None]:
     """Choose weights that are "auto", or λ2 if it is not given, on held-out training rows; a budget pays for it."""
     auto = tuple(name for name in USUAL if getattr(estimator, name) == "auto")
@@ -195,7 +203,7 @@ def _choice(
     if not isinstance(built.method, DualMethod):
         raise ConfigError(f"algorithm {estimator.algorithm!r} has no lambda2 to choose: give numbers")
     present = _weights(estimator)
-    if (ledger := _ledger(estimator)).budget:
+    if ledger.budget:
         last = getattr(estimator, "_learned_with", None)
         if estimator.warm_start and last is not None:  # A warm start keeps the weights with the duals.
             return SelectionRecord({name: last[name] for name in auto}, "as in the previous fit", {}, []), None

@@ -23,7 +23,7 @@ from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection import maps
 from rhfedmtl.selection.first_rounds import FirstRounds, WeightTrial
 from rhfedmtl.selection.folds import default_folds, fold_parts
-from rhfedmtl.selection.maps import MapTrial
+from rhfedmtl.selection.maps import MapChoice, MapTrial
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
 from rhfedmtl.training.config import RunConfig
@@ -112,23 +112,39 @@ def _with_map(config: RunConfig, federation: Federation, execution: Execution, w
     """Choose the feature map, and then the weights; a budget pays for the trials of the maps."""
     built = build(config.algorithm, config.options, federation.kind)
     cost, limits = config.resources()
+    limits = Budget({}) if is_yardstick(config.algorithm) else limits
     settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=execution)
-    if limits and not is_yardstick(config.algorithm):
-        choice = maps.in_budget(built, federation, settings, Ledger(cost, limits))
-    else:
-        method = built.method if isinstance(built.method, DualMethod) else config.options.method(federation.kind)
-        choice = maps.on_folds(built, method, federation, settings, config.options.weight("lambda2"))
-    spent = Ledger.replay(cost, {}, choice.events).spent
-    remaining = {name: limit - spent.get(name, 0.0) for name, limit in limits.items()}
+    method = built.method if isinstance(built.method, DualMethod) else config.options.method(federation.kind)
+    weight = config.options.weight("lambda2")
+    choice, ledger = choose_map(built, method, federation, settings, Ledger(cost, limits), weight)
     fixed = config.changed(features=choice.features)
-    reduced = replace(fixed, budget=Budget.of(remaining).format()) if limits else fixed
+    reduced = replace(fixed, budget=ledger.budget.format()) if limits else fixed
     chosen = choose_settings(reduced, federation, execution=execution, watch=watch)
-    record = chosen.selection or SelectionRecord({}, "as given", {}, [])
+    record, before = with_map(choice, chosen.selection, chosen.before)
+    return Chosen(replace(fixed, options=chosen.config.options), chosen.tuning, record, before)
+
+
+def choose_map(
+    built: Algorithm, method: DualMethod, federation: Federation, settings: Settings, ledger: Ledger, lambda2: float
+) -> tuple[MapChoice, Ledger]:
+    """Return the chosen feature map, and a ledger with the budget that its trials leave."""
+    if not ledger.budget:
+        return maps.on_folds(built, method, federation, settings, lambda2), ledger
+    choice = maps.in_budget(built, federation, settings, ledger)
+    spent = Ledger.replay(ledger.cost, {}, choice.events).spent
+    return choice, Ledger(ledger.cost, {name: limit - spent[name] for name, limit in ledger.budget.items()})
+
+
+def with_map(
+    choice: MapChoice, record: SelectionRecord | None, before: Before | None
+) -> tuple[SelectionRecord, Before | None]:
+    """Return the record of the weights with the choice of the map, and the work before the run with its trials."""
+    record = record or SelectionRecord({}, "weights as given", {}, [])
     record = replace(record, features=choice.features, why_features=choice.why, maps=choice.tried)
-    before = chosen.before or Before()
-    before = replace(before, events=[*choice.events, *before.events])
-    options = chosen.config.options
-    return Chosen(replace(fixed, options=options), chosen.tuning, record, before if choice.events else chosen.before)
+    if not choice.events:
+        return record, before
+    before = before or Before()
+    return record, replace(before, events=[*choice.events, *before.events])
 
 
 def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bool:
