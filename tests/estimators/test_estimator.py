@@ -245,13 +245,13 @@ def test_probabilities_are_those_of_logistic_regression(small: Federation) -> No
     X, y, _, _ = rows_of(small)
     X = X.astype(np.float64)
     model = RHFedMTLClassifier(
-        loss="logistic", scale="none", intercept=False, lambda1=1e-2, tol=1e-9, random_state=0, calibration="none"
+        loss="logistic", scale="none", intercept=False, lambda1=1e-2, tol=1e-9, random_state=0, calibration="off"
     ).fit(X, y)
     other = LogisticRegression(C=1.0 / (1e-2 * len(X)), fit_intercept=False, tol=1e-10, max_iter=10_000).fit(X, y)
     np.testing.assert_allclose(model.coef_[0], other.coef_, atol=1e-4)
     np.testing.assert_allclose(model.predict_proba(X), other.predict_proba(X), atol=1e-4)
     np.testing.assert_allclose(model.predict_log_proba(X), np.log(model.predict_proba(X)))
-    hinge = RHFedMTLClassifier(calibration="none").fit(X, y)
+    hinge = RHFedMTLClassifier(calibration="off").fit(X, y)
     assert not hasattr(hinge, "predict_proba")
     with pytest.raises(AttributeError, match="predict_proba"):
         hinge.predict_proba(X)

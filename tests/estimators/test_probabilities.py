@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def calibration_error(odds: Any, y: Any, bins: int = 10) -> float:
 @pytest.mark.parametrize("loss", CLASSIFIERS)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_every_loss_has_calibrated_probabilities(loss: str, classes: int) -> None:
-    """On unseen rows of known probabilities, the calibration error is that of a few hundred rows."""
+    """The calibration error on unseen rows is small for every loss."""
     X, y, task = rows_of(classes=classes, n=1800)
     half = np.arange(1800) < 900
     model = RHFedMTLClassifier(loss=loss, random_state=0, lambda2=1e-2).fit(X[half], y[half], task=task[half])
@@ -58,35 +59,35 @@ def test_every_loss_has_calibrated_probabilities(loss: str, classes: int) -> Non
 
 
 @pytest.mark.parametrize("data", ["cancer", "digits"])
-def test_the_error_is_not_above_that_of_calibrated_logistic_regression(data: str) -> None:
+def test_the_error_is_not_above_calibrated_logistic_regression(data: str) -> None:
     """scikit-learn's CalibratedClassifierCV, with the task as columns, on the same rows: mean of three splits."""
     X, y = (load_breast_cancer if data == "cancer" else load_digits)(return_X_y=True)
     task = np.arange(len(y)) % 4
-    ours, others = [], []
+    ours, scikit = [], []
     for seed in range(3):
         train, test = train_test_split(np.arange(len(y)), test_size=0.5, random_state=seed, stratify=y)
         model = RHFedMTLClassifier(random_state=seed).fit(X[train], y[train], task=task[train])
         ours.append(calibration_error(model.predict_proba(X[test], task=task[test]), y[test]))
         Z = np.hstack([X, np.eye(4)[task]])
         logistic = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-        other = CalibratedClassifierCV(logistic).fit(Z[train], y[train])
-        others.append(calibration_error(other.predict_proba(Z[test]), y[test]))
-    assert np.mean(ours) < np.mean(others)
+        calibrated = CalibratedClassifierCV(logistic).fit(Z[train], y[train])
+        scikit.append(calibration_error(calibrated.predict_proba(Z[test]), y[test]))
+    assert np.mean(ours) < np.mean(scikit)
 
 
 def test_models_do_not_change() -> None:
     """The calibration trains models of its own: models, certificate and charges are those without it."""
     X, y, task = rows_of()
-    plain, model = (RHFedMTLClassifier(random_state=0, calibration=c).fit(X, y, task=task) for c in ("none", None))
+    plain, model = (RHFedMTLClassifier(random_state=0, calibration=c).fit(X, y, task=task) for c in ("off", None))
     np.testing.assert_array_equal(model.models_.models, plain.models_.models)
     np.testing.assert_array_equal(model.predict(X, task=task), plain.predict(X, task=task))
     assert model.certificate_.gap == plain.certificate_.gap
-    assert plain.calibration_ == "not calibrated: calibration='none'"
+    assert plain.calibration_ == "not calibrated: calibration='off'"
     assert not hasattr(plain, "predict_proba")
 
 
 def test_class_weights_change_models_and_not_frequencies() -> None:
-    """With balanced classes the models favour the rare class; probabilities still are frequencies of the rows."""
+    """Models with balanced classes favour the rare class. The probabilities still are frequencies of the rows."""
     X, y, task = rows_of(offset=-2.0, n=1800)
     half = np.arange(1800) < 900
     model = RHFedMTLClassifier(random_state=0, class_weight="balanced").fit(X[half], y[half], task=task[half])
@@ -96,7 +97,7 @@ def test_class_weights_change_models_and_not_frequencies() -> None:
 
 
 def test_a_budget_pays_for_no_folds(tmp_path: Path) -> None:
-    """With a budget there are no probabilities, and the error names the ways out; all three of them work."""
+    """A fit with a budget has no probabilities, and the error names the ways out; all three of them work."""
     X, y, task = rows_of()
     budget = {"energy": 1500}
     model = RHFedMTLClassifier(budget, random_state=0).fit(X[:600], y[:600], task=task[:600])
@@ -111,7 +112,7 @@ def test_a_budget_pays_for_no_folds(tmp_path: Path) -> None:
     assert model.calibration_ == "calibrated on 300 rows given after training"
     assert calibration_error(model.predict_proba(X[600:], task=task[600:]), y[600:]) < 0.1
     assert dict(model.ledger_.spent) == spent
-    # 2. Folds that nobody pays for.
+    # 2. Models of folds, which the budget does not pay for.
     folds = RHFedMTLClassifier(budget, random_state=0, calibration="folds").fit(X[:600], y[:600], task=task[:600])
     np.testing.assert_array_equal(folds.coef_, model.coef_)
     assert dict(folds.ledger_.spent) == spent
@@ -124,7 +125,7 @@ def test_a_budget_pays_for_no_folds(tmp_path: Path) -> None:
 
 
 def test_privacy_refuses_a_calibration() -> None:
-    """No curve comes from rows that a bound on privacy covers, or that are added to private or released models."""
+    """Curves never come from rows that a bound on privacy covers, or that are added to private or released models."""
     X, y, task = rows_of()
     bound = "epsilon=2,delta=1e-6"
     with pytest.raises(ConfigError, match="calibration='folds' trains models of folds, which privacy="):
@@ -145,7 +146,7 @@ def test_privacy_refuses_a_calibration() -> None:
 def test_wrong_calibrations_are_refused() -> None:
     """Errors name the value and the rule."""
     X, y, task = rows_of(n=120)
-    with pytest.raises(ConfigError, match="calibration must be None, 'folds' or 'none', got 'sigmoid'"):
+    with pytest.raises(ConfigError, match="calibration must be 'folds' or 'off', got 'sigmoid'"):
         RHFedMTLClassifier(calibration="sigmoid").fit(X, y, task=task)
     model = RHFedMTLClassifier(lambda2=0.01, random_state=0).fit(X, y, task=task)
     with pytest.raises(DataError, match="y holds the label '7', the models know 0, 1"):
@@ -157,7 +158,7 @@ def test_wrong_calibrations_are_refused() -> None:
 
 
 def test_without_rows_to_hold_out_it_says_so() -> None:
-    """If every task is a single group, curves come from training rows, and predict_proba warns."""
+    """Tasks of a single group cannot be held out: curves come from training rows, and predict_proba warns."""
     X, y, task = rows_of(n=120)
     model = RHFedMTLClassifier(random_state=0).fit(X, y, task=task, groups=task)
     assert model.calibration_ == (
@@ -181,13 +182,16 @@ def test_rows_of_a_group_are_held_out_together() -> None:
     assert grouped.curves[-1, 0] < 0.2 * split.curves[-1, 0]
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_files_and_onnx_keep_the_curves(classes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("classes", "bend"), [(2, False), (2, True), (3, False)])
+def test_files_and_onnx_keep_the_curves(classes: int, bend: bool, tmp_path: Path) -> None:
     """A saved model, an exported task, `rhfedmtl predict` and ONNX give the same probabilities; unseen tasks too."""
     X, y, task = rows_of(classes=classes, offset=-0.5)
     names = np.array([f"site-{b}" for b in range(6)])[task]
     frame = pd.DataFrame(X, columns=list("abcde"))
     model = RHFedMTLClassifier(random_state=0).fit(frame, y, task=names)
+    if bend:
+        pieces = np.array([[-np.inf, -0.5, 0.2, 0.7], [0.5, 2.0, 0.0, 1.5]])
+        model._publish(replace(model.models_, curves=replace(model.models_.curves, bend=pieces)))
     odds = model.predict_proba(frame, task=names)
     model.save(tmp_path / "model.npz")
     again = RHFedMTLClassifier.load(tmp_path / "model.npz")

@@ -1,4 +1,4 @@
-"""Curves from scores to probabilities: known curves are found, tasks are shrunk, and hard cases stay finite."""
+"""Curves from scores to probabilities: fits find the true curves, shrink small tasks, and stay finite."""
 
 from __future__ import annotations
 
@@ -23,39 +23,38 @@ def drawn(seed: int, sizes: Any, spread: float, offset: float = -1.0) -> tuple[A
     return z, y, task, np.column_stack([slope, offsets])
 
 
-def test_the_curve_of_one_task_is_that_of_a_logistic_regression() -> None:
-    """Without other tasks, the curve maximises the likelihood of smoothed targets: scikit-learn finds the same."""
+def test_the_curve_of_a_task_is_that_of_a_logistic_regression() -> None:
+    """A single curve maximises the likelihood of smoothed targets, as scikit-learn does."""
     z, y, task, _ = drawn(0, [400], 0.0)
     curves = fit_curves(z, y, task, 1, 2, "rows")
     rest = 1.0 / (np.bincount(y) + 2.0)
     weight = np.where(np.r_[y, 1 - y] == np.r_[y, y], 1.0 - rest[np.r_[y, y]], rest[np.r_[y, y]])
-    other = LogisticRegression(C=np.inf, tol=1e-10).fit(np.vstack([z, z]), np.r_[y, 1 - y], weight)
-    np.testing.assert_allclose(curves.curves[0], [other.coef_[0, 0], other.intercept_[0]], rtol=1e-4)
+    logistic = LogisticRegression(C=np.inf, tol=1e-10).fit(np.vstack([z, z]), np.r_[y, 1 - y], weight)
+    np.testing.assert_allclose(curves.curves[0], [logistic.coef_[0, 0], logistic.intercept_[0]], rtol=1e-4)
     np.testing.assert_array_equal(curves.curves[0], curves.curves[-1])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_small_tasks_are_shrunk_and_large_tasks_are_not(seed: int) -> None:
-    """Shrunk curves are nearer to the true ones than the curve of all tasks and than curves of single tasks."""
+    """Shrunk curves are nearer to the true curves than the curve of all tasks, and than curves of single tasks."""
     sizes = np.r_[np.full(30, 12), np.full(10, 400)]
     z, y, task, true = drawn(seed, sizes, 0.7)
-    curves = fit_curves(z, y, task, 40, 2, "rows").curves[:-1]
-    pooled = fit_curves(z, y, np.zeros_like(task), 1, 2, "rows").curves[-1]
-    alone = np.array(
-        [fit_curves(z[task == b], y[task == b], task[task == b] * 0, 1, 2, "").curves[0] for b in range(40)]
-    )
+    grid = np.linspace(-2.0, 2.0, 9)[:, None]
 
-    def error(found: Any) -> float:
-        odds = [expit(np.linspace(-2, 2, 9) * a + b) for a, b in np.broadcast_to(found, true.shape)]
-        exact = [expit(np.linspace(-2, 2, 9) * a + b) for a, b in true]
-        return float(np.abs(np.array(odds) - exact).mean())
+    def fitted(part: Any, tasks: Any, count: int) -> Any:
+        curves = fit_curves(z[part], y[part], tasks, count, 2, "rows")
+        return np.array([curves.probabilities(grid, np.full(9, b))[:, 1] for b in range(count)])
 
-    assert error(curves) < min(error(pooled), error(alone))
-    np.testing.assert_allclose(curves[30:], alone[30:], atol=0.25)
+    shrunk, pooled = fitted(task >= 0, task, 40), fitted(task >= 0, task * 0, 1)
+    single = np.concatenate([fitted(task == b, task[task == b] * 0, 1) for b in range(40)])
+    exact = np.array([expit(grid[:, 0] * slope + offset) for slope, offset in true])
+    errors = [float(np.abs(odds - exact).mean()) for odds in (shrunk, pooled, single)]
+    assert errors[0] < min(errors[1:])
+    assert np.abs(shrunk - single)[30:].mean() < 0.5 * np.abs(shrunk - single)[:30].mean()
 
 
 def test_equal_tasks_share_a_curve() -> None:
-    """If tasks do not differ, the spread goes to 0, and every task has nearly the common curve."""
+    """Tasks that do not differ get nearly the common curve."""
     z, y, task, _ = drawn(1, np.full(60, 30), 0.0)
     curves = fit_curves(z, y, task, 60, 2, "rows").curves
     assert np.abs(curves[:-1] - curves[-1]).max() < 0.5
@@ -63,7 +62,7 @@ def test_equal_tasks_share_a_curve() -> None:
 
 
 def test_offsets_only_where_they_fit_better() -> None:
-    """Without a shift the largest score stays the most probable class; with one, the offset is there."""
+    """The largest score stays the most probable class, unless the log odds are shifted."""
     z, y, task, _ = drawn(2, np.full(5, 60), 0.0, offset=0.0)
     assert (fit_curves(z, y, task, 5, 2, "rows").curves[:, 1] == 0.0).all()
     z, y, task, _ = drawn(2, np.full(5, 60), 0.0, offset=-1.0)
@@ -84,9 +83,23 @@ def test_several_classes() -> None:
     assert np.abs(odds - true).mean() < 0.03
 
 
-@pytest.mark.parametrize("case", ["separable", "constant", "opposite", "one class in a task", "a task without rows"])
+def test_scores_pass_a_bend_if_no_logistic_curve_fits() -> None:
+    """Log odds that rise in steps need a bend. It rises everywhere, and the probabilities are nearly right."""
+    rng = np.random.default_rng(6)
+    z, task = rng.uniform(-1.2, 1.2, size=(8000, 1)), np.repeat(np.arange(4), 2000)
+    true = expit(np.interp(z[:, 0], [-1.0, -0.8, 0.8, 1.0], [-5.0, -1.5, -0.5, 3.0]))
+    y = (rng.random(8000) < true).astype(int)
+    curves = fit_curves(z, y, task, 4, 2, "rows")
+    assert curves.bend.shape[1] > 2
+    assert (curves.bend[1] >= 0.0).all()
+    assert np.abs(curves.probabilities(z, task)[:, 1] - true).mean() < 0.03
+    logistic, labels, tasks, _ = drawn(6, np.full(4, 2000), 0.3)
+    assert fit_curves(logistic, labels, tasks, 4, 2, "rows").bend.shape[1] <= 2
+
+
+@pytest.mark.parametrize("case", ["separable", "constant", "opposite", "same labels in a task", "a task without rows"])
 def test_hard_cases_are_finite(case: str) -> None:
-    """No curve diverges or falls: higher scores never mean a lower probability."""
+    """Curves neither diverge nor fall: higher scores never mean a lower probability."""
     z, y, task, _ = drawn(4, np.full(4, 20), 0.3)
     if case == "separable":
         y = (z[:, 0] > 0).astype(int)
@@ -94,7 +107,7 @@ def test_hard_cases_are_finite(case: str) -> None:
         z = np.zeros_like(z)
     elif case == "opposite":
         z = -z
-    elif case == "one class in a task":
+    elif case == "same labels in a task":
         y[task == 1] = 1
     else:
         z, y, task = z[task != 2], y[task != 2], task[task != 2]

@@ -107,9 +107,9 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     task : str, optional
         Name of a column of the frame ``X`` with the task of each row. The column is not a feature. All methods find it
         in ``X``, also where tools of scikit-learn call them. The argument ``task`` of a method replaces it.
-    calibration : "folds" or "none", optional
+    calibration : "folds" or "off", optional
         ``"folds"`` calibrates `predict_proba` on out-of-fold scores: it trains models on folds of the training rows,
-        which no budget pays for. By default, a fit does so unless it has a budget or ``privacy``. ``"none"`` saves the
+        which no budget pays for. By default, a fit does so unless it has a budget or ``privacy``. ``"off"`` saves the
         time.
 
     Attributes
@@ -139,7 +139,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     lambda1_, lambda2_ : float
         Weights of the fit. A method without coupling has no ``lambda2_``.
     calibration_ : str
-        Rows that the probabilities are calibrated on, or the reason why there is no calibration.
+        Rows that the probabilities are calibrated on, or the reason for a missing calibration.
     regularisation_ : SelectionRecord
         Record of the choice of weights; ``chosen`` is empty if you gave all weights.
     n_iter_ : int
@@ -227,7 +227,7 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
     def _calibrated(
         self, prepared: Prepared, federation: Federation, weight: Any, models: TaskModels, result: Result
     ) -> TaskModels:
-        """Return the models with probability curves, or with the reason why they have none."""
+        """Return the models with probability curves, or with the reason for missing curves."""
         curves, reason = fitted_curves(self, prepared.built, federation, prepared.settings, weight, result)
         return replace(models, curves=curves, provenance={**models.provenance, "calibration": reason})
 

@@ -16,14 +16,14 @@ from rhfedmtl.training.settings import Settings
 
 Estimator = Any
 """A `TaskEstimator`; that module imports this one, so the type cannot be imported here."""
-CALIBRATIONS = (None, "folds", "none")
+CALIBRATIONS = (None, "folds", "off")
 
 
 def check_calibration(estimator: Estimator) -> None:
     """Raise an error for a calibration that does not exist or does not fit the other parameters."""
     value = estimator.calibration
     if value not in CALIBRATIONS:
-        raise ConfigError(f"calibration must be None, 'folds' or 'none', got {value!r}")
+        raise ConfigError(f"calibration must be 'folds' or 'off', got {value!r}; leave it out for the default")
     if value == "folds" and estimator.privacy:
         raise ConfigError(
             f"calibration='folds' trains models of folds, which privacy={estimator.privacy!r} does not cover: leave "
@@ -39,9 +39,9 @@ def fitted_curves(
     weight: Float64Array | None,
     result: Result,
 ) -> tuple[ProbabilityCurves | None, str]:
-    """Return the curves of the models of a fit, or None with the reason why there are none."""
-    if estimator.calibration == "none":
-        return None, "calibration='none'"
+    """Return the curves of the models of a fit and an empty text, or no curves and the reason."""
+    if estimator.calibration == "off":
+        return None, "calibration='off'"
     if estimator.privacy:
         return None, "a bound on privacy does not cover the models of folds"
     if estimator.budget is not None and estimator.calibration is None:

@@ -1,26 +1,31 @@
 """Turn scores into probabilities: a logistic curve per task, shrunk to a common curve.
 
 A curve has a slope a ≥ 0 and an offset b for each class. The probabilities are softmax(a z + b); for two classes this
-is Platt's curve σ(a z + b). The curves are fitted to scores of held-out rows.
+is Platt's curve σ(a z + b). The curves are fitted to scores of held-out rows. The scores of two classes may first pass
+a bend, a rising piecewise linear function that all tasks share: a hinge loss pushes most scores to ±1, where a logistic
+curve is not steep enough.
 
 A task with few rows cannot determine its own curve. So the curve θ_t = (a_t, b_t) of a task has the prior
-θ_t ~ N(common curve, spread²), with one spread for slopes and one for offsets. `fit_curves` estimates the common curve
-and both spreads from all tasks (empirical Bayes, by EM with a Laplace approximation). Tasks that differ keep curves of
-their own, tasks that do not differ share the common curve, and no strength of the shrinkage is tuned.
+θ_t ~ N(common curve, spread²), with a spread for slopes and a spread for offsets. `fit_curves` estimates the common
+curve and both spreads from all tasks (empirical Bayes, by EM with a Laplace approximation). Tasks that differ keep
+curves of their own, tasks that do not differ share the common curve, and no strength of the shrinkage is tuned.
 
 Offsets can move the largest probability to another class than the largest score. So curves have offsets only if they
-fit better, by the conditional AIC (Vaida and Blanchard 2005); ``class_weight`` and rare classes need them.
+fit better, by the conditional AIC (Vaida and Blanchard 2005); ``class_weight`` and rare classes need them. The same
+criterion chooses the number of knots of the bend: 0, 1, 3, 7 and so on, at equally spaced quantiles.
 
-The fit only needs sums over the held-out rows of a task: the gradient and the Hessian of its log loss.
+The fit only needs quantiles of the scores, and sums over the held-out rows of a task: the log loss, its gradient and
+its Hessian.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, softmax
 
 Float64Array = npt.NDArray[np.float64]
@@ -38,17 +43,19 @@ LEAST_SPREAD = 1e-4
 class ProbabilityCurves:
     """Curves of the tasks, and last the common curve: a slope, then the offset of every score column.
 
-    ``rows`` counts the rows of each task that the curves were fitted to, ``words`` says which rows these are.
+    ``rows`` counts the rows of each task that the curves were fitted to, ``words`` says which rows these are. ``bend``
+    has the start of each piece of the bend, −∞ first, and its slope. It is empty if scores are used unchanged.
     """
 
     curves: Float64Array
     rows: IntArray
     words: str
+    bend: Float64Array = field(default_factory=lambda: np.empty((2, 0)))
 
     def probabilities(self, scores: Float64Array, task: IntArray) -> Float64Array:
         """Return class probabilities; ``task`` is the index of each row's task, −1 for the common curve."""
         curve = self.curves[task]
-        logits = curve[:, :1] * scores + curve[:, 1:]
+        logits = curve[:, :1] * bent(scores, self.bend) + curve[:, 1:]
         if scores.shape[1] > 1:
             return np.asarray(softmax(logits, axis=1))
         return np.hstack([expit(-logits), expit(logits)])
@@ -62,7 +69,25 @@ class ProbabilityCurves:
     def only(self, b: int) -> ProbabilityCurves:
         """Return the curve of a task, or for −1 the common curve, as curves of a single task."""
         rows = self.rows[b : b + 1] if b >= 0 else self.rows.sum(keepdims=True)
-        return ProbabilityCurves(self.curves[[b, -1]], rows, self.words)
+        return ProbabilityCurves(self.curves[[b, -1]], rows, self.words, self.bend)
+
+
+def bent(scores: Float64Array, bend: Float64Array) -> Float64Array:
+    """Return the scores after the bend: the sum over pieces of slope times the part of the score in the piece."""
+    if bend.shape[1] == 0:
+        return scores
+    return np.asarray(_parts(scores[:, 0], bend[0]) @ bend[1])[:, None]
+
+
+def pieces(starts: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Return start and end of the pieces of a bend, and the score at which the part in a piece is 0."""
+    return starts, np.r_[starts[1:], np.inf], np.r_[starts[1], starts[1:]]
+
+
+def _parts(scores: Float64Array, starts: Float64Array) -> Float64Array:
+    """Return the part of each score in each piece; in the first piece it is negative."""
+    start, end, zero = pieces(starts)
+    return np.clip(scores[:, None], start, end) - zero
 
 
 class _Rows(NamedTuple):
@@ -128,24 +153,55 @@ def fit_curves(
         Weights of the rows; by default, they are equal.
     """
     order = np.argsort(task, kind="stable")
-    weight = np.ones(len(task)) if weight is None else weight / weight.mean()
+    scores, codes, task = scores[order], codes[order].astype(np.int64), task[order]
+    weight = np.ones(len(task)) if weight is None else (weight / weight.mean())[order]
+    targets = _targets(codes, n_classes, weight)
     counts = np.bincount(task, minlength=n_tasks)
-    ends = np.cumsum(counts)
-    both = np.hstack([-scores / 2.0, scores / 2.0]) if scores.shape[1] == 1 else scores
-    unit = float(np.sqrt(np.mean(np.square(both)))) or 1.0
-    targets = _targets(codes.astype(np.int64), n_classes, weight)
-    rows = _Rows(
-        both[order] / unit,
-        targets[order],
-        weight[order],
-        task[order],
-        [slice(end - n, end) for end, n in zip(ends, counts, strict=True)],
-    )
-    curves = min((_fit(rows, offsets=offsets) for offsets in (False, True)), key=lambda fit: fit.aic).curves
-    curves[:, 0] /= unit
-    if scores.shape[1] == 1:
-        curves = np.column_stack([curves[:, 0], curves[:, 2] - curves[:, 1]])
-    return ProbabilityCurves(curves, counts, words)
+    ranges = [slice(end - n, end) for end, n in zip(np.cumsum(counts), counts, strict=True)]
+
+    def fit(scores: Float64Array, *, offsets: bool) -> _Fit:
+        both = np.hstack([-scores / 2.0, scores / 2.0]) if scores.shape[1] == 1 else scores
+        unit = float(np.sqrt(np.mean(np.square(both)))) or 1.0
+        curves, aic = _fit(_Rows(both / unit, targets, weight, task, ranges), offsets=offsets)
+        curves[:, 0] /= unit
+        return _Fit(
+            curves if scores.shape[1] > 1 else np.column_stack([curves[:, 0], curves[:, 2] - curves[:, 1]]), aic
+        )
+
+    # 1. Logistic curves, with offsets if they fit better.
+    best = min((fit(scores, offsets=offsets) for offsets in (False, True)), key=lambda fitted: fitted.aic)
+    bend = np.empty((2, 0))
+    # 2. Bends with 1, 3, 7 … knots, while they fit better.
+    knots = 1
+    while scores.shape[1] == 1 and knots < len(scores):
+        candidate = _bend(scores[:, 0], targets[:, 1], weight, knots)
+        if candidate is None:
+            break
+        curves, aic = fit(bent(scores, candidate), offsets=True)
+        if not (aic := aic + 2.0 * (candidate.shape[1] - 1)) < best.aic:
+            break
+        best, bend, knots = _Fit(curves, aic), candidate, 2 * knots + 1
+    return ProbabilityCurves(best.curves, counts, words, bend)
+
+
+def _bend(scores: Float64Array, targets: Float64Array, weight: Float64Array, count: int) -> Float64Array | None:
+    """Return the bend with the least log loss over all rows: knots at equally spaced quantiles, and slopes ≥ 0."""
+    starts = np.r_[-np.inf, np.unique(np.quantile(scores, np.arange(1, count + 1) / (count + 1)))]
+    parts = _parts(scores, starts)
+    reach = np.sqrt(np.mean(np.square(parts), axis=0))
+    if not (reach > 0.0).all():
+        return None
+    columns = np.column_stack([parts / reach, np.ones(len(parts))])
+
+    def loss(point: Float64Array) -> tuple[float, Float64Array]:
+        logits = columns @ point
+        value = weight @ (np.logaddexp(0.0, logits) - targets * logits)
+        return float(value) / len(logits), columns.T @ (weight * (expit(logits) - targets)) / len(logits)
+
+    bounds = [(0.0, None)] * len(reach) + [(None, None)]
+    fitted = minimize(loss, np.ones(len(bounds)), jac=True, bounds=bounds, method="L-BFGS-B")
+    slopes = fitted.x[:-1] / reach
+    return np.array([starts, slopes]) if slopes.any() else None
 
 
 def _targets(codes: IntArray, n_classes: int, weight: Float64Array) -> Float64Array:

@@ -39,7 +39,7 @@ MODEL = array_file.Kind(
     3,
     (
         *("models", "tasks", "classes", "mean", "scale", "station_primal", "station_dual"),
-        *("unseen", "unseen_mean", "unseen_scale", "curves", "curve_rows"),
+        *("unseen", "unseen_mean", "unseen_scale", "curves", "curve_rows", "curve_bend"),
     ),
 )
 """A file of format 1 has no model for unseen tasks: the mean model predicts their rows. Format 2 has no curves."""
@@ -59,6 +59,7 @@ def write(models: Models, path: Path) -> None:
             arrays["unseen_mean"], arrays["unseen_scale"] = scaler.mean, scaler.scale
     if models.curves is not None:
         arrays["curves"], arrays["curve_rows"] = models.curves.curves, models.curves.rows
+        arrays["curve_bend"] = models.curves.bend
     if models.certificate is not None:
         arrays["station_primal"] = np.asarray(models.certificate.station_primal, dtype=np.float64)
         arrays["station_dual"] = np.asarray(models.certificate.station_dual, dtype=np.float64)
@@ -87,7 +88,7 @@ def fields(header: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
     preparation, curves = header.get("preparation"), None
     adapted = tuple(map(Adaptation.from_dict, header.get("adapted", ())))
     if "curves" in arrays:
-        curves = ProbabilityCurves(arrays["curves"], arrays["curve_rows"], str(header["curves"]))
+        curves = ProbabilityCurves(arrays["curves"], arrays["curve_rows"], str(header["curves"]), arrays["curve_bend"])
     return {
         "models": arrays["models"],
         "scalers": tuple(scalers * len(tasks) if len(scalers) == 1 else scalers),

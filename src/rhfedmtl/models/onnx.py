@@ -20,6 +20,7 @@ import numpy.typing as npt
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import RowMap, Scaler
 from rhfedmtl.errors import ConfigError, MissingExtraError
+from rhfedmtl.maths.probabilities import ProbabilityCurves, pieces
 
 OPSET = 18
 ML_OPSET = 2
@@ -30,8 +31,8 @@ DTYPES = ("float64", "float32")
 class Linear(NamedTuple):
     """A linear model with its scaling: weights (column, feature), intercept, labels.
 
-    ``curve`` has the slope and the offsets of the probabilities; without it, ``log_odds`` says that scores are log
-    odds.
+    ``curves`` gives the probabilities, by the curve of the first task; without it, ``log_odds`` says that scores are
+    log odds.
     """
 
     scaler: Scaler
@@ -40,7 +41,7 @@ class Linear(NamedTuple):
     classes: npt.NDArray[Any]
     log_odds: bool
     preparation: Preparation | None = None
-    curve: npt.NDArray[np.float64] | None = None
+    curves: ProbabilityCurves | None = None
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -130,12 +131,14 @@ class _Graph:
             self._tensor("labels", labels)
             self._node("Gather", ["labels", code], "label", axis=0)
             self.outputs.append(("label", _element(labels.dtype), ["rows"]))
-        if model.curve is not None or model.log_odds:
+        if model.curves is not None or model.log_odds:
             n_classes, logits = len(model.classes), "scores"
-            if model.curve is not None:
-                products = self._node("Mul", ["scores", self._constant("slope", model.curve[:1])], "steep")
-                logits = self._node("Add", [products, self._constant("offsets", model.curve[1:])], "logits")
-            if n_classes > 2 and model.curve is not None:
+            if model.curves is not None:
+                curve = model.curves.curves[0]
+                rising = self._bent(model.curves.bend)
+                products = self._node("Mul", [rising, self._constant("slope", curve[:1])], "steep")
+                logits = self._node("Add", [products, self._constant("offsets", curve[1:])], "logits")
+            if n_classes > 2 and model.curves is not None:
                 self._node("Softmax", [logits], "probabilities", axis=1)
                 self.outputs.append(("probabilities", None, ["rows", n_classes]))
                 return
@@ -168,6 +171,18 @@ class _Graph:
             flat = self._node("Reshape", [hot, self._integers(f"width_{k}", [-1, len(values)])], f"flat_{k}")
             parts.append(self._node("Cast", [flat], f"values_{k}", to=_element(self.dtype)))
         return self._node("Concat", parts, "features", axis=1)
+
+    def _bent(self, bend: npt.NDArray[np.float64]) -> str:
+        """Add the bend of scores (`maths.probabilities.bent`)."""
+        if bend.shape[1] == 0:
+            return "scores"
+        start, end, zero = (
+            self._constant(f"piece_{name}", values)
+            for name, values in zip(("start", "end", "zero"), pieces(bend[0]), strict=True)
+        )
+        inside = self._node("Min", [self._node("Max", ["scores", start], "raised"), end], "inside")
+        parts = self._node("Sub", [inside, zero], "parts")
+        return self._node("MatMul", [parts, self._constant("piece_slopes", bend[1][:, None])], "bent")
 
     def _scaled(self, scaler: Scaler, rows: str) -> str:
         if scaler.mapping is not None:

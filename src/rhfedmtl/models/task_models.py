@@ -442,8 +442,14 @@ class TaskModels:
                 "unit": scaler.unit,
                 **({} if self.curves is None else {"curve": self.curves.curves[b].tolist()}),
             }
+<<<<<<< HEAD
             if scaler.mapping is not None:
                 tasks[name]["mapping"] = scaler.mapping.to_dict()
+=======
+        if self.curves is not None and self.curves.bend.size:
+            starts, slopes = self.curves.bend.tolist()
+            tasks = {name: {**parts, "bend": {"knots": starts[1:], "slopes": slopes}} for name, parts in tasks.items()}
+>>>>>>> f4-sk
         return {**model_file.header(self), "classes": self.classes.tolist(), "tasks": tasks}
 
     def to_onnx(self, path: str | Path, task: Any = None, *, dtype: str = "float64") -> None:
@@ -451,9 +457,8 @@ class TaskModels:
         single = self.only(task)
         d, model = self.width, single.models[0]
         intercept = model[:, d] if self.intercept else np.zeros(len(model))
-        curve = None if single.curves is None else single.curves.curves[0]
         linear = onnx_export.Linear(
-            single.scalers[0], model[:, :d], intercept, self.classes, self.log_odds, self.preparation, curve
+            single.scalers[0], model[:, :d], intercept, self.classes, self.log_odds, self.preparation, single.curves
         )
         facts = {"task": str(single.tasks[0]), "rhfedmtl": VERSION, **onnx_export.inputs(linear, self.feature_names)}
         with array_file.writing(Path(path)):
