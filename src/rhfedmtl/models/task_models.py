@@ -442,14 +442,11 @@ class TaskModels:
                 "unit": scaler.unit,
                 **({} if self.curves is None else {"curve": self.curves.curves[b].tolist()}),
             }
-<<<<<<< HEAD
             if scaler.mapping is not None:
                 tasks[name]["mapping"] = scaler.mapping.to_dict()
-=======
         if self.curves is not None and self.curves.bend.size:
             starts, slopes = self.curves.bend.tolist()
             tasks = {name: {**parts, "bend": {"knots": starts[1:], "slopes": slopes}} for name, parts in tasks.items()}
->>>>>>> f4-sk
         return {**model_file.header(self), "classes": self.classes.tolist(), "tasks": tasks}
 
     def to_onnx(self, path: str | Path, task: Any = None, *, dtype: str = "float64") -> None:
