@@ -13,7 +13,7 @@ import numpy as np
 from rhfedmtl.algorithms.method import Channel
 from rhfedmtl.data.centring import LABEL_NUMBERS
 from rhfedmtl.data.preparation import Preparation
-from rhfedmtl.features.base import LEVELS
+from rhfedmtl.features.base import LEVELS, PASSES
 from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.kernels.rounds import CURVE
 from rhfedmtl.resources.sizes import CertificateSizes, MessageSizes, framed
@@ -205,7 +205,7 @@ def _surveys(
         for text in (maps.text, maps.counts.text)
     )
     if first and levels:
-        surveys += [(maps.n_mapped(n_features) * levels, counts)] * 2
+        surveys += [(maps.n_mapped(n_features) * levels, counts)] * PASSES
     if standard:
         surveys.append((maps.columns(n_features), mapping))
     return surveys, mapping

@@ -15,7 +15,7 @@ from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Moments, RowMap, Scaler, rounded, scalers, total
 from rhfedmtl.engines.network import LabelCentring, Network
-from rhfedmtl.features.base import FloatArray, Statistics, at_edges, between_edges, normal_quantiles
+from rhfedmtl.features.base import PASSES, FloatArray, Statistics, at_edges, between_edges, normal_quantiles
 from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.relationships import Models
 from rhfedmtl.resources.events import Event, Placement, round_zero_events
@@ -135,25 +135,25 @@ def _quantiles(
     settings: Settings,
     dtype: np.dtype[Any],
 ) -> list[FloatArray]:
-    """Return the quantiles of every station's columns, from two passes of counts.
+    """Return the quantiles of every station's columns, from passes of counts.
 
-    The first pass counts rows up to the quantiles of normal columns, the second up to the estimates of the first. Means
-    of columns that are 0 or 1 are counts, so terminals send moments, as for the scaling.
+    The first pass counts rows up to the quantiles of normal columns, and each further pass up to edges between those so
+    far. Means of columns that are 0 or 1 are counts, so terminals send moments, as for the scaling.
     """
-    width, edges = features.n_mapped(len(public)), [public] * len(before)
-    counts = features.counts
-    passes: list[list[tuple[FloatArray, FloatArray]]] = []
-    for _ in range(2):
-        maps = [RowMap(counts, scaler, Statistics(at)) for scaler, at in zip(before, edges, strict=True)]
+    counts, width = features.counts, features.n_mapped(len(public))
+    following = [public] * len(before)
+    edges: list[FloatArray] = [public[:, :0]] * len(before)
+    shares = edges
+    for _ in range(PASSES):
+        maps = [RowMap(counts, scaler, Statistics(at)) for scaler, at in zip(before, following, strict=True)]
         moments = network.moments(maps)
         if not settings.scale_per_station:
             moments = [total(moments)] * len(before)
         # Counts are whole numbers: rounding undoes the rounding of means, so masked sums give the same bits.
         counted = [np.rint(part.count * part.mean) / max(part.count, 1) for part in moments]
-        shares = [np.concatenate([part.reshape(width, -1), np.ones_like(public[width:])]) for part in counted]
-        passes.append(list(zip(edges, shares, strict=True)))
-        edges = [rounded(between_edges(at, share), dtype) for at, share in passes[-1]]
-    return [
-        at_edges(np.concatenate([first[0], second[0]], axis=1), np.concatenate([first[1], second[1]], axis=1))
-        for first, second in zip(*passes, strict=True)
-    ]
+        rest = np.ones_like(public[width:])
+        passed = [np.concatenate([part.reshape(width, -1), rest]) for part in counted]
+        edges = [np.sort(np.concatenate(pair, axis=1), axis=1) for pair in zip(edges, following, strict=True)]
+        shares = [np.sort(np.concatenate(pair, axis=1), axis=1) for pair in zip(shares, passed, strict=True)]
+        following = [rounded(between_edges(at, share), dtype) for at, share in zip(edges, shares, strict=True)]
+    return [at_edges(at, share) for at, share in zip(edges, shares, strict=True)]
