@@ -42,7 +42,7 @@ def estimated(X: FloatArray, *, parts: int = 6, per_station: bool = False, scale
     )
     method = Options.of(features="splines").method("binary")
     settings = Settings(scale=scale, scale_per_station=per_station)
-    return row_maps(InProcess(data, method), data, Features("splines"), settings, np.dtype(np.float64), ())
+    return row_maps(InProcess(data, method), (2, X.shape[1]), Features("splines"), settings, np.dtype(np.float64), ())
 
 
 def errors(rows: FloatArray, quantiles: FloatArray) -> FloatArray:

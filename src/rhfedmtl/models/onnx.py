@@ -193,9 +193,7 @@ class _Graph:
 
     def _mapped(self, mapping: RowMap, rows: str) -> str:
         """Add the columns of `RowMap.transform`."""
-        rows = self._scaled(mapping.first, rows)
-        parts = [part.add_nodes(self, rows, mapping.statistics) for part in mapping.features.maps]
-        return self._node("Concat", [rows, *parts], "mapped", axis=1)
+        return mapping.features.add_nodes(self, self._scaled(mapping.first, rows), mapping.statistics)
 
     def node(self, kind: str, inputs: list[str], **attributes: Any) -> str:
         """Add an operator, for feature maps (`features.base.Graph`)."""
