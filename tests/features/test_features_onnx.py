@@ -11,6 +11,7 @@ import pytest
 from tests.features.examples import SUMS, difficult, encoder
 from tests.turns import in_turn
 
+from rhfedmtl import RHFedMTLClassifier
 from rhfedmtl.algorithms.options import Options, build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.models.task_models import TaskModels
@@ -71,3 +72,22 @@ def test_an_encoder_is_a_part_of_the_exported_model(kind: str, opset: int, dtype
     outputs = exported(models, data.task_names[0], data.test_X, tmp_path / "m.onnx", dtype)
     expected = models.scores(data.test_X.astype(dtype), data.task_names[0])
     np.testing.assert_allclose(outputs["scores"], expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+def test_a_table_with_gaps_and_texts_is_mapped_in_its_columns_of_numbers(tmp_path: Path) -> None:
+    """The preparation, the scaling, the map of the first columns and the second scaling are in the file."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 3))
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    frame.loc[::7, "b"] = np.nan
+    frame["colour"] = rng.choice(["red", "green", "blue"], size=150)
+    y = X[:, 0] ** 2 + np.nan_to_num(X[:, 1]) > 0.5
+    model = RHFedMTLClassifier(features="splines=4+pairs+fourier=8", random_state=0).fit(frame, y)
+    models = model.models_
+    assert "@" in models.features
+    models.to_onnx(tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    given = {"X": frame[["a", "b", "c"]].to_numpy(), "text": frame[["colour"]].to_numpy().astype(object)}
+    scores = session.run(["scores"], given)[0]
+    np.testing.assert_allclose(scores[:, 0], model.decision_function(frame), rtol=1e-6, atol=1e-6)

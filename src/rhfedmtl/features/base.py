@@ -26,9 +26,14 @@ FloatArray = npt.NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
 
 LEVELS = np.array([0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995])
-"""Levels of the quantiles that round zero estimates, in each of its two passes."""
-FARTHEST = 10.0
-"""Standard deviations from the mean between which quantiles are sought; rows beyond count as at this place."""
+"""Levels of the quantiles that round zero estimates, with an edge for each level in a pass."""
+PASSES = 6
+"""Passes of counts for quantiles. A pass divides a bin with all levels into 16 parts, so the last bins are 1e-6 wide:
+rows beside outliers of 1e6 standard deviations lie in such a narrow place.
+Measured: tests/features/test_quantiles.py, errors in ranks at most 0.01 if skewed, 0.035 beside such outliers;
+×0.5: 0.05, 0.5; ×2: 0.003, 0.003."""
+FARTHEST = float(np.sqrt(1.0 / LEVELS[0] - 1.0))
+"""No quantile at `LEVELS` lies more standard deviations from the mean (Cantelli's inequality)."""
 
 
 class Graph(Protocol):
@@ -130,22 +135,22 @@ def normal_quantiles(n_columns: int, deviation: float = 1.0) -> FloatArray:
 
 
 def between_edges(edges: FloatArray, shares: FloatArray) -> FloatArray:
-    """Return estimates of the quantiles at `LEVELS`, for the edges of the next pass.
+    """Return the edges of the next pass: levels in the same bin divide it into equal parts.
 
-    ``shares`` are the shares of rows up to each edge (both columns × edges). Inside a bin, rows count as spread evenly.
+    ``shares`` are the shares of rows up to each edge so far (both columns × edges, in order).
     """
-    estimates = np.empty((len(edges), len(LEVELS)))
+    following = np.empty((len(edges), len(LEVELS)))
     for j, (at, up_to) in enumerate(zip(edges, shares, strict=True)):
         places = np.concatenate([[min(-FARTHEST, at[0])], at, [max(FARTHEST, at[-1])]])
-        levels = np.maximum.accumulate(np.concatenate([[0.0], np.clip(up_to, 0.0, 1.0), [1.0]]))
-        rising = np.append(np.diff(levels) > 0.0, True)  # of equal levels, the last place
-        estimates[j] = np.interp(LEVELS, levels[rising], places[rising])
-    return estimates
+        bins = np.searchsorted(up_to, LEVELS)  # bin k ends at the first edge with a share of at least the level
+        for k in np.unique(bins).tolist():
+            members = bins == k
+            parts = np.arange(1, members.sum() + 1) / (members.sum() + 1)
+            following[j, members] = places[k] + (places[k + 1] - places[k]) * parts
+    return following
 
 
 def at_edges(edges: FloatArray, shares: FloatArray) -> FloatArray:
     """Return for each of `LEVELS` the edge with the nearest share: columns of few values have few quantiles."""
-    order = np.argsort(edges, axis=1)
-    edges, shares = np.take_along_axis(edges, order, 1), np.take_along_axis(shares, order, 1)
     nearest = np.abs(shares[:, :, None] - LEVELS).argmin(axis=1)
     return np.take_along_axis(edges, nearest, 1)

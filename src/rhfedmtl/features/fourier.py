@@ -46,9 +46,10 @@ def _cosines(rows: FloatArray, frequencies: FloatArray, phases: FloatArray) -> F
 
 
 def _cosine_nodes(graph: Graph, rows: str, frequencies: FloatArray, phases: FloatArray) -> str:
-    """Add `_cosines` to an ONNX graph."""
-    angles = graph.node("Add", [graph.node("MatMul", [rows, graph.constant(frequencies)]), graph.constant(phases)])
-    return graph.node("Mul", [graph.node("Cos", [angles]), graph.constant(np.array(math.sqrt(2.0)))])
+    """Add `_cosines` to an ONNX graph, as sines: every runtime has them in double precision."""
+    products = graph.node("MatMul", [rows, graph.constant(frequencies)])
+    angles = graph.node("Add", [products, graph.constant(phases + 0.5 * np.pi)])
+    return graph.node("Mul", [graph.node("Sin", [angles]), graph.constant(np.array(math.sqrt(2.0)))])
 
 
 def _orthonormal(matrix: FloatArray) -> FloatArray:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.features.base import LEVELS, FeatureMap, FloatArray, Function, Statistics
+from rhfedmtl.features.base import LEVELS, FeatureMap, FloatArray, Function, Graph, Statistics
 from rhfedmtl.features.registry import FEATURES, NO_MAP
 
 COUNTS = "counts"
@@ -119,6 +119,13 @@ class Features:
             return lambda rows: (rows[:, :mapped, None] <= edges).reshape(len(rows), edges.size).astype(np.float64)
         functions = [part.function(first) for part in self.maps]
         return lambda rows: np.concatenate([rows, *(function(rows[:, :mapped]) for function in functions)], axis=1)
+
+    def add_nodes(self, graph: Graph, rows: str, statistics: Statistics) -> str:
+        """Add `function` to an ONNX graph and return the name of the mapped rows."""
+        mapped = self.n_mapped(statistics.n_columns)
+        first = Statistics(statistics.quantiles[:mapped], statistics.seed)
+        source = graph.node("Gather", [rows, graph.integers(list(range(mapped)))], axis=1)
+        return graph.node("Concat", [rows, *(part.add_nodes(graph, source, first) for part in self.maps)], axis=1)
 
 
 def pinned(text: str) -> str:

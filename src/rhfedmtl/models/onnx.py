@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,7 +187,12 @@ class _Graph:
 
     def _scaled(self, scaler: Scaler, rows: str) -> str:
         if scaler.mapping is not None:
-            rows = self._mapped(scaler.mapping, rows)
+            # Quantiles may be close to each other, so single precision is not enough before and in the map.
+            dtype, self.dtype = self.dtype, np.dtype(np.float64)
+            rows = self._mapped(scaler.mapping, self._node("Cast", [rows], "wide", to=_element(self.dtype)))
+            rows = self._scaled(replace(scaler, mapping=None), rows)
+            self.dtype = dtype
+            return self._node("Cast", [rows], "mapped_rows", to=_element(dtype))
         if scaler.mean is not None and scaler.scale is not None:
             centred = self._node("Sub", [rows, self._constant("mean", scaler.mean)], "centred")
             rows = self._node("Div", [centred, self._constant("scale", scaler.scale)], "standard")
@@ -202,9 +208,7 @@ class _Graph:
 
     def _mapped(self, mapping: RowMap, rows: str) -> str:
         """Add the columns of `RowMap.transform`."""
-        rows = self._scaled(mapping.first, rows)
-        parts = [part.add_nodes(self, rows, mapping.statistics) for part in mapping.features.maps]
-        return self._node("Concat", [rows, *parts], "mapped", axis=1)
+        return mapping.features.add_nodes(self, self._scaled(mapping.first, rows), mapping.statistics)
 
     def node(self, kind: str, inputs: list[str], **attributes: Any) -> str:
         """Add an operator, for feature maps (`features.base.Graph`)."""
