@@ -184,7 +184,7 @@ def test_masked_sums_give_the_maps_of_clear_sums(per_station: bool) -> None:
     clear, masked = (replace(options.method("binary"), channel=c) for c in (FixedPoint(), MaskedSums(least_summed=2)))
 
     def maps(network: Any, method: Any) -> list[Any]:
-        return row_maps(network, data, features, settings, method.channel.moments_dtype, ())
+        return row_maps(network, (data.n_tasks, data.n_features), features, settings, method.channel.moments_dtype, ())
 
     expected = maps(InProcess(data, clear), clear)
     for engine in (InProcess, MessagePassing, sharded):
