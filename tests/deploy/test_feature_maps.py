@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from tests.deploy import inside, nets
 from tests.deploy.test_network import TOLERANCE, assert_same, double, in_process
+from tests.features.examples import encoder
 
 from rhfedmtl.algorithms.options import Options
 from rhfedmtl.data.scaling import Moments, RowMap, Scaler
 from rhfedmtl.deploy.cloud.checks import AnswerChecks
 from rhfedmtl.deploy.cloud.config import Learning, read_cloud
+from rhfedmtl.deploy.local.provision import forget_all
 from rhfedmtl.deploy.methods import method_of
 from rhfedmtl.deploy.node.config import Limits, TerminalConfig
 from rhfedmtl.deploy.node.enrolment import enrol
@@ -28,6 +30,7 @@ from rhfedmtl.deploy.wire import codec
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.features.base import LEVELS, Statistics, normal_quantiles
+from rhfedmtl.features.encoder import PLACES
 from rhfedmtl.features.maps import COUNTS, MOST_COLUMNS, Features
 from rhfedmtl.features.registry import FEATURES
 from rhfedmtl.features.splines import Splines
@@ -481,3 +484,27 @@ def test_a_map_with_statistics_of_rows_has_no_certified_removal(scale: str, from
     """Its knots depend on the rows of the terminal, although the scaling behind it does not."""
     result = in_process(nets.small(1, 2, 40), "energy=100", scale=scale, options=Options.of(features="splines=3"))
     assert result.scalers[0].from_rows is from_rows
+
+
+def test_an_encoder_runs_in_a_network_whose_owners_allow_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terminals and stations find their copy by its SHA-256; the file is never sent."""
+    (tmp_path / "models").mkdir()
+    file = encoder(tmp_path / "models" / "e.onnx")
+    federation = nets.small(1, 2, 40, features=6)
+    features = f"onnx={file}+splines=2"
+    monkeypatch.setenv(PLACES, str(file.parent))
+    folder = nets.build(tmp_path / "net", federation, learning={"options": {"features": features}})
+    with nets.running(folder) as (_, operator):
+        operator.command("train", budget=["energy=100"])
+        refused = nets.wait(operator, lambda s: any(t.get("declined") for t in s["stations"][0]["terminals"]))
+        words = refused["stations"][0]["terminals"][0]["declined"]
+        assert "the feature map onnx, where splines, pairs, fourier, sparse-fourier is allowed" in words
+        operator.command("stop")
+    for t in range(2):
+        path = folder / f"terminal-{t}" / "terminal.toml"
+        path.write_text('features = ["onnx", "splines"]\n' + path.read_text())
+    forget_all(folder)
+    with nets.running(folder) as (_, operator):
+        nets.trained(operator, budget=["energy=100"])
+        operator.export(tmp_path / "out")
+    assert_same(tmp_path / "out", in_process(federation, "energy=100", options=Options.of(features=features)))

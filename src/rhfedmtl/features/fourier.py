@@ -73,10 +73,11 @@ def _dense_frequencies(n_columns: int, size: int, kernel: str, seed: int) -> tup
         frequencies = random.standard_cauchy((n_columns, size)) / n_columns
     else:
         blocks = []
-        for _ in range(-(-size // n_columns)):
-            directions = _orthonormal(random.normal(size=(n_columns, n_columns)))
-            blocks.append(directions * np.sqrt(random.chisquare(n_columns, size=n_columns)))
-        frequencies = math.sqrt(2.0 / n_columns) * np.concatenate(blocks, axis=1)[:, :size]
+        for start in range(0, size, n_columns):
+            count = min(n_columns, size - start)
+            directions = _orthonormal(random.normal(size=(n_columns, count)))
+            blocks.append(directions * np.sqrt(random.chisquare(n_columns, size=count)))
+        frequencies = math.sqrt(2.0 / n_columns) * np.concatenate(blocks, axis=1)
     return frequencies, random.uniform(0.0, 2.0 * np.pi, size)
 
 

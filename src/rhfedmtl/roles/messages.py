@@ -369,6 +369,11 @@ class RowProbe(Message):
     about: Vector
     mapping: FeatureMapping | None = None
 
+    @property
+    def row_map(self) -> RowMap | None:
+        """Map of the rows, if they are mapped."""
+        return None if self.mapping is None else self.mapping.mapping
+
 
 @dataclass(frozen=True, eq=False)
 class Scaling(Message):

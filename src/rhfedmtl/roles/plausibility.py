@@ -21,8 +21,7 @@ Let f be Σ −s L*(−α/s). In the box it lies between its minimum and E. The 
 
 A clipped or rounded update is not XᵀΔα. For it only the bounds without δ hold.
 
-Counts and other moments of mapped columns have the bounds of their map. Moments of features and labels have no such
-bounds. They are compared with the quantiles of other terminals, and only
+Moments of features and labels have no such bounds. They are compared with the quantiles of other terminals, and only
 extreme moments are refused. A false message within the bounds, for example from flipped labels, cannot be detected.
 """
 
@@ -389,9 +388,7 @@ def odd_moments(moments: Mapping[int, Moments], rows: Mapping[int, int]) -> dict
 def odd_mapped_moments(moments: Mapping[int, Moments], rows: Mapping[int, int], mapping: RowMap) -> dict[int, str]:
     """Return the terminals with impossible or extreme moments of mapped rows, each with a reason.
 
-    Columns with bounds, such as counts, are checked by them, and not compared with other terminals: an honest terminal
-    may be the only one with rows in a piece of a column. The columns of the rows themselves are compared as before the
-    map.
+    Columns of the map are not compared with other terminals: a terminal may have all its rows beyond the other rows.
     """
     reasons = {t: impossible_columns(reported, mapping) for t, reported in moments.items()}
     first = 0 if mapping.features.is_counts else mapping.statistics.n_columns

@@ -1,4 +1,4 @@
-"""Round zero with masked sums: means and spreads of rows, or of labels, only from sums over terminals.
+"""Round zero: checks of feature maps by terminals; with masked sums, means and spreads only from sums over terminals.
 
 Two sums are enough, and neither loses digits by cancellation:
 
@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rhfedmtl.data.centring import LABEL_NUMBERS
-from rhfedmtl.data.scaling import Moments
-from rhfedmtl.errors import DataError
-from rhfedmtl.roles.messages import MomentsReport
+from rhfedmtl.data.scaling import Moments, RowMap
+from rhfedmtl.errors import DataError, PeerError
+from rhfedmtl.features.maps import Features
+from rhfedmtl.roles.messages import MomentsReport, Scaling
 
 FloatArray = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
@@ -76,6 +77,34 @@ def together(parts: Spreads) -> Spreads:
     """Return the total of all terminals, to the bit as masked sums give it."""
     weight, mean = common(_added(parts.terms(np.empty(0))))
     return Spreads(weight, mean, _added(parts.terms(mean)))
+
+
+def check_mapping(
+    terminal: int, features: Features, n_columns: int, mapping: RowMap, *, mapped: bool, survey: bool = True
+) -> None:
+    """Refuse a map of rows that the job does not need, or after the rows are ``mapped``.
+
+    A ``survey`` asks for moments of mapped rows, or for counts if the map of the job needs quantiles.
+    """
+    text, columns = mapping.features.text, mapping.statistics.n_columns
+    if mapped:
+        raise PeerError(
+            f"terminal {terminal} has mapped its rows already, and sends no further moments of them: start over with "
+            "`rhfedmtl network reset`"
+        )
+    if not features or text not in (features.surveys if survey else (features.text,)):
+        raise PeerError(f"a feature map {text!r}, where terminal {terminal} learns behind {features.text!r}")
+    if columns != n_columns:
+        raise PeerError(f"a feature map of {columns} columns, where the rows of terminal {terminal} have {n_columns}")
+
+
+def check_scaling(terminal: int, features: Features, n_columns: int, scaling: Scaling) -> None:
+    """Refuse a scaling without the feature map of the job, or with another map."""
+    mapping = scaling.scaler.mapping
+    if mapping is not None:
+        check_mapping(terminal, features, n_columns, mapping, mapped=False, survey=False)
+    elif features:
+        raise PeerError(f"scaling without a feature map, where terminal {terminal} learns behind {features.text!r}")
 
 
 def to_words(values: FloatArray) -> Words:

@@ -58,7 +58,7 @@ from rhfedmtl.roles.messages import (
     WorkOrder,
     unknown_work,
 )
-from rhfedmtl.roles.round_zero import Spreads
+from rhfedmtl.roles.round_zero import Spreads, check_mapping, check_scaling
 from rhfedmtl.roles.states import StateMachine, Table, frozen
 from rhfedmtl.roles.terminal_rows import TerminalRows
 
@@ -230,12 +230,7 @@ class Terminal:
     def moments(self, mapping: RowMap | None = None) -> MomentsReport:
         """Round zero: return count, mean and spread of the training rows, as the mapping makes them."""
         if mapping is not None:
-            self._check_mapping(mapping, self.method.features.surveys)
-            if self._scaled:
-                raise PeerError(
-                    f"terminal {self.identity} has mapped its rows already, and sends no further moments of them: "
-                    "start over with `rhfedmtl network reset`"
-                )
+            check_mapping(self.identity, self.method.features, self.rows.X.shape[1], mapping, mapped=self._scaled)
         moments = Moments.of(self.rows.X) if mapping is None else mapping.moments(self.rows.X)
         return MomentsReport.of(self.identity, moments, self.method.channel.moments_dtype)
 
@@ -243,42 +238,12 @@ class Terminal:
         """Round zero: scale the rows before the first step. A repeated call changes nothing."""
         if self.last_round or self.rows.duals.alpha.any():
             raise ProtocolError(f"terminal {self.identity} has begun to learn: scaling comes before the first round")
-        self.check_scaling(scaling)
+        if not self._scaled:
+            check_scaling(self.identity, self.method.features, self.rows.X.shape[1], scaling)
         self._states.enter(Scaling)
         if not self._scaled:
             self._scaled = True
             self.rows.scale(scaling.scaler)
-
-    def check_scaling(self, scaling: Scaling) -> None:
-        """Refuse a scaling without the feature map of the job, or with another map."""
-        mapping = scaling.scaler.mapping
-        if mapping is not None:
-            self._check_mapping(mapping, (self.method.features.text,))
-        elif self.method.features:
-            raise PeerError(
-                f"scaling without a feature map, where terminal {self.identity} learns behind "
-                f"{self.method.features.text!r}"
-            )
-
-    def _check_mapping(self, mapping: RowMap, allowed: tuple[str, ...]) -> None:
-        """Refuse a map that the job does not need, or of other columns than the rows have."""
-        text, columns = mapping.features.text, mapping.statistics.n_columns
-        if text not in allowed or not self.method.features:
-            raise PeerError(
-                f"a feature map {text!r}, where terminal {self.identity} learns behind {self.method.features.text!r}"
-            )
-        if not self._scaled and columns != self.rows.X.shape[1]:
-            raise PeerError(
-                f"a feature map of {columns} columns, where the rows of terminal {self.identity} have "
-                f"{self.rows.X.shape[1]}"
-            )
-
-    def _need_map(self) -> None:
-        """Refuse to compute with a model of mapped rows before the map has come."""
-        if self.method.features and not self._scaled:
-            raise PeerError(
-                f"terminal {self.identity} learns behind {self.method.features.text!r}: the feature map comes first"
-            )
 
     def labels(self) -> LabelsReport:
         """Round zero of a regression: return the sums over labels that give the level of the task."""
@@ -290,8 +255,7 @@ class Terminal:
         if request.labels:
             spreads = Spreads.of_labels(self.labels().sums)
         else:
-            mapping = None if request.mapping is None else request.mapping.mapping
-            spreads = Spreads.of_moments([self.moments(mapping)])
+            spreads = Spreads.of_moments([self.moments(request.row_map)])
         if request.about.shape not in ((0,), spreads.mean[0].shape):
             raise PeerError(
                 f"sums about a mean of shape {request.about.shape}: terminal {self.identity} has "
@@ -312,7 +276,7 @@ class Terminal:
 
         A repeated order returns the pending update again.
         """
-        self._need_map()
+        self.rows.check_mapped()
         after = self._states.after(WorkOrder)
         if order.model.shape != self.shape:
             raise PeerError(
@@ -337,7 +301,7 @@ class Terminal:
 
     def probe(self, probe: Probe) -> Sums | None:
         """Settle, and return loss sums under the probe's models and the dual sum, unless the probe is stale."""
-        self._need_map()
+        self.rows.check_mapped()
         after, needed = self._states.after(Probe), (self.rows.y.shape[1], self.shape[1])
         if probe.models.ndim != 3 or probe.models.shape[1:] != needed or not np.isfinite(probe.models).all():
             raise PeerError(

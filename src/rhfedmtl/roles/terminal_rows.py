@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.scaling import Scaler
-from rhfedmtl.errors import DataError
+from rhfedmtl.errors import DataError, PeerError
 from rhfedmtl.maths.kernels import rounds
 from rhfedmtl.maths.kernels.kernel import Kernel, gradients
 from rhfedmtl.maths.quasi_newton import GRADIENT
@@ -83,6 +83,13 @@ class TerminalRows:
         self.constant = scaler.constant(self.X.shape[1])
         self.radius = scaler.radius(self.shape[1], intercept=self.method.intercept)
         self._load()
+
+    def check_mapped(self) -> None:
+        """Refuse to compute with a model of mapped rows before the map has come."""
+        if self.X.shape[1] + self.method.intercept != self.width:
+            raise PeerError(
+                f"terminal {self.identity} learns behind {self.method.features.text!r}: the feature map comes first"
+            )
 
     def centre(self, level: float) -> None:
         """Subtract the level of the task from all labels."""

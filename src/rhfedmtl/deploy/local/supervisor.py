@@ -28,6 +28,7 @@ from rhfedmtl.deploy.operator import RECOVERING, UNDER_WAY, Operator
 from rhfedmtl.deploy.terminal.owner import Owner
 from rhfedmtl.deploy.terminal.program import CANNOT_RUN
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.features.encoder import PLACES
 from rhfedmtl.files import Lock
 from rhfedmtl.maths.kernels.kernel import NUMPY
 
@@ -264,5 +265,5 @@ def _parts(nodes: dict[str, Path], grouped: int) -> dict[str, tuple[str, list[Pa
 
 
 def _armed() -> dict[str, str]:
-    """Return the variable that may have changed since the fork server started, and that nodes need."""
-    return {failpoints.VARIABLE: os.environ.get(failpoints.VARIABLE, "")}
+    """Return the variables that may have changed since the fork server started, and that nodes need."""
+    return {name: os.environ.get(name, "") for name in (failpoints.VARIABLE, PLACES)}

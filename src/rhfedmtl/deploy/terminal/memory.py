@@ -31,6 +31,7 @@ from rhfedmtl.errors import ConfigError, PeerError
 from rhfedmtl.maths.kernels.kernel import COMPILED, best_kernel, find_kernel
 from rhfedmtl.roles.channel import MaskedSums
 from rhfedmtl.roles.messages import Noising
+from rhfedmtl.roles.round_zero import check_scaling
 from rhfedmtl.roles.terminal import Terminal, TerminalState
 
 WarmUp = Callable[[Method, npt.NDArray[Any], npt.NDArray[np.float64], Any], None]
@@ -121,7 +122,7 @@ class TerminalMemory:
         """Take over agreements that the station sends, and write them down."""
         agreed, role = self.agreed, self.terminal
         if news.scaling is not None and agreed.scaling is None:
-            role.check_scaling(news.scaling)
+            check_scaling(self.identity.number, role.method.features, role.rows.X.shape[1], news.scaling)
             agreed.scaling = news.scaling  # a terminal with duals from unscaled rows starts again
             role.scale(news.scaling)
             self.save()
