@@ -36,8 +36,8 @@ from rhfedmtl.training.settings import Settings
 
 CANDIDATES = (NO_MAP, "splines", "splines+pairs", "sparse-fourier")
 """Maps that are tried, from few columns to many."""
+# Share of every limit that the trial of a candidate may spend.
 TRIAL_SHARE = 0.05
-"""Share of every limit that the trial of a candidate may spend."""
 
 
 @dataclass(frozen=True)
