@@ -173,7 +173,7 @@ def choose_local_steps(
     h = np.arange(1, largest + 2)
     K, M = rounds_needed(problem, h, bound), 2 if bound == "drawn" else 1  # M server iterations
     # f(h), eq. 25: the cost of M K rounds as a share of the budget; the scarcest resource counts.
-    # Departs: the printed f lacks the factors N and M that eq. 25 has.
+    # Departs: the printed f lacks M, and N at the cost of terminals, which eq. 25 has.
     shares = [
         M * K * (N * c_bs + terminals * h * c_dev) / c_bud
         for c_dev, c_bs, c_bud in zip(costs.dev, costs.bs, costs.budget, strict=True)
