@@ -19,6 +19,7 @@ from rhfedmtl.data.scaling import SCALES
 from rhfedmtl.deploy.wire import codec
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.message_passing import MessagePassing
+from rhfedmtl.features.base import PASSES
 from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.resources.ledger import Ledger
@@ -113,7 +114,7 @@ def test_masked_counts_are_charged_by_their_words() -> None:
     """Two sums for each survey, each with its map."""
     plain = round_zero_bytes(30, channel=FixedPoint(), masked_among=4)
     mapped = round_zero_bytes(30, channel=FixedPoint(), masked_among=4, maps=Features("splines=4"))
-    counts, columns = 2 * 2 * 30 * 15, 2 * 30 * 5
-    assert 0 <= mapped[0][0] - plain[0][0] - 24 * (counts + columns) <= 6 * 2000
+    counts, columns = PASSES * 2 * 30 * 15, 2 * 30 * 5
+    assert 0 <= mapped[0][0] - plain[0][0] - 24 * (counts + columns) <= 2 * (1 + PASSES) * 2000
     request = MomentsRequest.of(None, np.dtype(np.float64)).n_bytes
-    assert mapped[0][1] - plain[0][1] > 8 * (counts + columns) / 2 + 6 * 8 * 30 * 17 + request
+    assert mapped[0][1] - plain[0][1] > 8 * (counts + columns) / 2 + 2 * (1 + PASSES) * 8 * 30 * 17 + request

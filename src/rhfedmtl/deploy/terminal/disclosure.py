@@ -13,11 +13,11 @@ from rhfedmtl.deploy.node.config import TerminalConfig
 from rhfedmtl.deploy.terminal.memory import TerminalMemory
 from rhfedmtl.deploy.wire import wire_pb2 as wire
 from rhfedmtl.errors import PeerError, RHFedMTLError
-from rhfedmtl.features.base import Statistics, normal_quantiles
+from rhfedmtl.features.base import PASSES, Statistics, normal_quantiles
 from rhfedmtl.roles.messages import Probe, Sums
 
-MOST_MAPPINGS = 12
-"""Feature maps for which a terminal sends moments or counts: three in a round zero, which may fail a few times."""
+MOST_MAPPINGS = 4 * (1 + PASSES)
+"""Feature maps for which a terminal sends moments or counts: those of a round zero, which may fail three times."""
 
 
 class Disclosure:
