@@ -272,6 +272,8 @@ def test_the_command_line_trains_predicts_exports_and_certifies(tmp_path: Path) 
     described = call("data", "describe", *table, *features, "--json")
     assert (described["features"], described["mapped_features"]) == (3, 3 + 12 + 3 + 4)
     assert "22 columns with splines=4+pairs" in call("data", "describe", *table, *features)
+    refused = CliRunner().invoke(app, ["data", "describe", *table, "--features", "auto"]).exception
+    assert "training chooses the map; to count columns, name a map" in str(refused)
     facts = call("train", *table, *features, "--seed", "0", "--json", "--out", str(tmp_path))
     record = (Path(facts["saved"]) / "model.npz").parent
     assert str(tmp_path / "enc.onnx") not in "".join(

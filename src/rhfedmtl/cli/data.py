@@ -248,6 +248,8 @@ def describe(
     from rhfedmtl.data.describe import summary, text
     from rhfedmtl.features.maps import Features
 
+    if features == "auto":
+        raise ConfigError("--features auto: training chooses the map; to count columns, name a map, such as splines")
     maps = Features(features)
     federated = DATASETS[request.data].federated
     data = request.federation(seed) if federated else request.source()

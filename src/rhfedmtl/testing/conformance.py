@@ -54,6 +54,7 @@ ENTRY_KINDS = {
     "merge": EntryKind("rhfedmtl.algorithms.registry:MERGES", (entries.dual_never_falls,), _with("merge")),
     "channel": EntryKind("rhfedmtl.algorithms.registry:CHANNELS", (), _with("channel")),
     "policy": EntryKind("rhfedmtl.policies.registry:POLICIES", (entries.plans_at_any_budget,), _with("policy")),
+    "feature map": EntryKind("rhfedmtl.features.registry:FEATURES", (entries.map_is_pure,), _with("features")),
     "engine": EntryKind("rhfedmtl.engines.registry:ENGINES", (entries.engine_agrees, entries.engine_keeps)),
     "resource type": EntryKind("rhfedmtl.resources.registry:RESOURCES", (entries.prices_hold,)),
     "data set": EntryKind("rhfedmtl.data.registry:DATASETS", (entries.data_loads,)),

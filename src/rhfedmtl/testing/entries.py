@@ -16,6 +16,8 @@ from rhfedmtl.algorithms.registry import ALGORITHMS
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.registry import ENGINES, Execution
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.features.base import Statistics, normal_quantiles
+from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.resources.costs import Cost
 from rhfedmtl.resources.ledger import Ledger
@@ -90,6 +92,19 @@ def dual_never_falls(name: str) -> None:
     result = learn(Case("local", Options(merge=name)), "drop-outs", certify_every=1)
     duals = [moment.dual for moment in result.history if moment.certified]
     require(bool((np.diff(duals) >= -1e-9).all()), "the dual falls from one round to the next")
+
+
+def map_is_pure(name: str) -> None:
+    """A row gives the same finite numbers alone and in a batch, as many as the map declares, and within its bounds."""
+    features = Features(name)
+    X = np.random.default_rng(0).normal(size=(100, 5)) * [1.0, 1.0, 1e6, 0.0, 1e-6]
+    function = features.function(Statistics(normal_quantiles(5), 0))
+    mapped, (low, high) = function(X), features.bounds(5)
+    require(mapped.shape == (100, features.columns(5)), f"{mapped.shape[1]} columns instead of {features.columns(5)}")
+    require(bool(np.isfinite(mapped).all()), "a column has a value that is not finite")
+    require(bool(((low <= mapped) & (mapped <= high)).all()), "a column leaves the bounds that the map declares")
+    np.testing.assert_array_equal(np.concatenate([function(X[i : i + 1]) for i in range(100)]), mapped)
+    require(len(function(X[:0])) == 0, "no rows give rows")
 
 
 def engine_agrees(name: str) -> None:
