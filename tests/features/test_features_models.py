@@ -222,6 +222,34 @@ def test_rows_of_unseen_tasks_are_mapped_too(tmp_path: Path) -> None:
     np.testing.assert_allclose(session.run(["scores"], {"X": X})[0], expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["binary", "regression"])
+@pytest.mark.parametrize("lambda2", [None, 0.1])
+def test_a_new_task_is_learned_behind_the_same_maps(kind: str, lambda2: float | None, tmp_path: Path) -> None:
+    """Few rows of a new task: the model is certified, saved and exported; the other tasks are unchanged."""
+    import onnxruntime
+
+    X, y, task = rows(kind)
+    old = task != "task 2"
+    make = RHFedMTLRegressor if kind == "regression" else RHFedMTLClassifier
+    models = make(features="splines=4+fourier=6", random_state=0).fit(X[old], y[old], task=task[old]).models_
+    adapted = models.adapt(X[~old][:15], y[~old][:15], task="task 2", lambda2=lambda2)
+    assert adapted.adapted[0].relative_gap < 1e-3
+    np.testing.assert_array_equal(adapted.scores(X, "task 1"), models.scores(X, "task 1"))
+    adapted.save(tmp_path / "m.npz")
+    expected = adapted.scores(X, "task 2")
+    np.testing.assert_array_equal(TaskModels.load(tmp_path / "m.npz").scores(X, "task 2"), expected)
+    adapted.to_onnx(tmp_path / "m.onnx", "task 2")
+    scores = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(["scores"], {"X": X})[0]
+    np.testing.assert_allclose(scores, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_coefficients_behind_maps_are_refused() -> None:
+    """A mapped column has no unit of a column; the message says what to use."""
+    models, _, _ = solved("splines=3")
+    with pytest.raises(ConfigError, match=r"features 'splines=3' have no coefficients .*permutation_importance"):
+        models.coefficients()
+
+
 @pytest.mark.parametrize(
     ("features", "says"),
     [

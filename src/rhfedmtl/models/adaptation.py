@@ -226,7 +226,8 @@ def adapted(
     # Without a record of the weights, λ1 has its default, and no λ2 is too small.
     lambda1 = USUAL["lambda1"] if problem["lambda1"] == AUTO else float(problem["lambda1"])
     run_lambda2 = float(problem["lambda2"]) if problem["relationship"] == MEAN and problem["lambda2"] != AUTO else 0.0
-    method = replace(Options.of(intercept=models.intercept).method(federation.kind), loss=models.loss)
+    options = Options.of(intercept=models.intercept, features=models.features)
+    method = replace(options.method(federation.kind), loss=models.loss)
     rows, references = FewRows(federation, models.scalers[0], method, lambda1, models.constant), _references(models)
     if lambda2 is None:
         reference, lambda2 = _choose(rows, references, run_lambda2)

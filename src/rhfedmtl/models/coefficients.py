@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.features.registry import NO_MAP
+
 Models = Any
 """`TaskModels`. Its module imports this module, so the type cannot be named here."""
 INTERCEPT = "intercept"
@@ -23,6 +26,11 @@ def coefficients(models: Models) -> Any:
     and this holds for rows whose norm is √d after standardisation (the root mean square over the training rows), or 1
     without standardisation.
     """
+    if models.features != NO_MAP:
+        raise ConfigError(
+            f"models behind features {models.features!r} have no coefficients in the units of the columns: measure the "
+            "importance of columns with sklearn.inspection.permutation_importance, or train without maps"
+        )
     d = models.n_features
     weights, intercepts = np.empty(models.models[:, :, :d].shape), np.zeros(models.models.shape[:2])
     for b in range(len(models.tasks)):

@@ -150,7 +150,7 @@ class Shard:
         self._visitors: list[Visitor] = []
         self._network = self._new_network(part.present)
 
-    def moments(self, mappings: Sequence[RowMap] | None) -> list[Moments]:
+    def moments(self, mappings: Sequence[RowMap] | None = None) -> list[Moments]:
         """Return the moments of the training rows of every station, as its mapping makes them."""
         return self._network.moments(mappings)
 
