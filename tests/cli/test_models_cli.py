@@ -367,3 +367,22 @@ def test_models_of_an_estimator_are_certified_for_the_problem_that_it_solved(
     assert found["problem"] == {"relationship": relationship, **weights}
     assert found["primal"] == pytest.approx(model.certificate_.primal, rel=1e-3)
     assert found["relative_gap"] < 1e-2
+
+
+def test_a_run_without_budget_calibrates_its_probabilities(tmp_path: Path) -> None:
+    """`train` saves curves for the default loss, except with a budget; `predict` says so."""
+    X, y, task = np.random.default_rng(0).normal(size=(120, 3)), [], ["a", "b"] * 60
+    y = ["yes" if row[0] > 0 else "no" for row in X]
+    table = pd.DataFrame(X, columns=list("uvw")).assign(label=y, site=task)
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    words = ["train", "--path", "rows.csv", "--label", "label", "--task", "site", "--lambda2", "0.1", "--json"]
+    for name, options in (("free", []), ("paid", ["--budget", "energy=300"])):
+        said(tmp_path, *words, *options, "--out", name)
+        facts = json.loads(said(tmp_path, "predict", name, "--path", "rows.csv", "--task-column", "site", "--json"))
+        columns = {column for column in facts["predictions"] if column.startswith("probability_")}
+        if name == "free":
+            assert columns == {"probability_no", "probability_yes"}
+            assert facts["probabilities"].endswith("out-of-fold rows (5 folds)")
+        else:
+            assert columns == set()
+            assert facts["probabilities"].startswith("not calibrated")

@@ -48,7 +48,8 @@ def test_scikit_learn_accepts_methods_of_others(estimator: Any, check: Any) -> N
 @pytest.mark.parametrize("kind", [RHFedMTLClassifier, RHFedMTLRegressor])
 def test_a_row_of_weight_k_is_k_rows(kind: Any) -> None:
     """scikit-learn's check of it passes where rows are not standardised and learning goes on to the last digit."""
-    model = kind(scale="none", tol=0.0, max_rounds=2_000)
+    parameters = {"calibration": "off"} if kind is RHFedMTLClassifier else {}  # folds of repeated rows differ
+    model = kind(scale="none", tol=0.0, max_rounds=2_000, **parameters)
     check_sample_weight_equivalence_on_dense_data(kind.__name__, model)
 
 

@@ -213,6 +213,24 @@ def test_files_and_onnx_keep_the_curves(classes: int, bend: bool, tmp_path: Path
         np.testing.assert_allclose(models.only(name).predict_proba(X), models.predict_proba(X, name), atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_parameters_tell_whether_a_fit_will_have_probabilities() -> None:
+    """Tools of scikit-learn ask for `predict_proba` before the fit: the answer is the one after it."""
+    X, y, task = rows_of(n=120)
+    cases: list[tuple[dict[str, Any], bool]] = [
+        ({}, True),
+        ({"calibration": "off"}, False),
+        ({"budget": "energy=300"}, False),
+        ({"budget": "energy=300", "calibration": "folds"}, True),
+        ({"budget": "energy=300", "loss": "logistic"}, True),
+        ({"algorithm": "fedavg", "max_rounds": 5}, False),
+    ]
+    for parameters, expected in cases:
+        model = RHFedMTLClassifier(random_state=0, lambda2=1e-2, tol=0.5, **parameters)
+        assert hasattr(model, "predict_proba") == expected
+        assert hasattr(model.fit(X, y, task=task), "predict_proba") == expected
+
+
 def test_resume_calibrates_again() -> None:
     """Curves belong to the models after `resume`, not to those before."""
     X, y, task = rows_of(n=300)

@@ -47,7 +47,7 @@ from rhfedmtl.estimators.rows import (
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.maths.relationships import weights_of
 from rhfedmtl.models.model_file import loss_name
-from rhfedmtl.models.task_models import TaskModels
+from rhfedmtl.models.task_models import Extras, TaskModels
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.resources.costs import Budget
 from rhfedmtl.roles.words import SOLVED
@@ -214,7 +214,7 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
             paid = prepared.ledger.budget or plan is not None
             unseen = None if paid else pooled_model(built, federation, prepared.settings)
             origin = origin_of(self, seed, plan)
-            models = TaskModels.from_result(federation, result, built.method.loss, origin, unseen)
+            models = TaskModels.from_result(federation, result, built.method.loss, origin, Extras(unseen))
             models = replace(models, tasks=places.tasks, classes=classes)
             return self._finish(calibrate(models, result), result)
 

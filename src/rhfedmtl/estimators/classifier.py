@@ -24,7 +24,7 @@ from rhfedmtl.data.federation import Federation, class_weights
 from rhfedmtl.errors import DataError, told_in_python
 from rhfedmtl.estimators.base import TaskEstimator
 from rhfedmtl.estimators.parameters import Prepared
-from rhfedmtl.estimators.probabilities import check_calibration, fitted_curves
+from rhfedmtl.estimators.probabilities import check_calibration, fitted_curves, reason_against
 from rhfedmtl.estimators.rows import column, weights
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.models.task_models import TaskModels
@@ -35,13 +35,14 @@ Array = npt.NDArray[Any]
 
 
 def _has_probabilities(estimator: Any) -> bool:
-    """Return True unless the fit gave no probabilities; then raise the AttributeError that scikit-learn expects."""
+    """Return True if the models have probabilities, or will have them; else raise what scikit-learn expects."""
     models = getattr(estimator, "models_", None)
-    if models is None or models.has_probabilities:
+    reason = reason_against(estimator) if models is None else models.probability_words
+    if (estimator.loss == "logistic" or not reason) if models is None else models.has_probabilities:
         return True
     raise AttributeError(
-        f"no probabilities after this fit ({models.probability_words}): call calibrate(X, y, task=…) with rows outside "
-        "the training rows, or fit with calibration='folds' or loss='logistic'"
+        f"no probabilities after a fit with these parameters ({reason}): call calibrate(X, y, task=…) with rows "
+        "outside the training rows, or fit with calibration='folds' or loss='logistic'"
     )
 
 

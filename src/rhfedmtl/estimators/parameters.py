@@ -70,7 +70,7 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
     for name in ("intercept", "warm_start"):
         if getattr(estimator, name) not in (True, False):
             raise ConfigError(f"{name} must be True or False, got {getattr(estimator, name)!r}")
-    options = _options(estimator)
+    options = options_of(estimator)
     algorithm = estimator.algorithm
     built = build(algorithm, options, federation.kind)
     unheeded = idle(algorithm, options, federation.kind, built) if estimator.options else []
@@ -135,7 +135,7 @@ def origin_of(estimator: Estimator, seed: int, plan: PrivatePlan | None) -> dict
     return {**origin, "chosen": chosen} if chosen else origin
 
 
-def _options(estimator: Estimator) -> Options:
+def options_of(estimator: Estimator) -> Options:
     """Return the parameters as options; weights that are still to be chosen have their defaults."""
     if not isinstance(estimator.options, Mapping | None):
         raise ConfigError(

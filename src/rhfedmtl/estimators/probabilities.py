@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
+from rhfedmtl.algorithms.options import build
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.errors import ConfigError
+from rhfedmtl.errors import ConfigError, RHFedMTLError
+from rhfedmtl.estimators.parameters import options_of
 from rhfedmtl.maths.probabilities import ProbabilityCurves
 from rhfedmtl.selection.folds import Float64Array
 from rhfedmtl.selection.probabilities import Trained, probability_curves
@@ -31,6 +33,21 @@ def check_calibration(estimator: Estimator) -> None:
         )
 
 
+def reason_against(estimator: Estimator) -> str:
+    """Return why a fit with these parameters does not calibrate, or an empty text."""
+    if estimator.calibration == "off":
+        return "calibration='off'"
+    if estimator.privacy:
+        return "a bound on privacy does not cover the models of folds"
+    if estimator.budget is not None and estimator.calibration is None:
+        return "a budget does not pay for the models of folds"
+    try:
+        method = build(estimator.algorithm, options_of(estimator), "binary").method
+    except RHFedMTLError:  # `fit` explains what is wrong
+        return ""
+    return "" if isinstance(method, DualMethod) else f"algorithm {estimator.algorithm!r} has no models of folds"
+
+
 def fitted_curves(
     estimator: Estimator,
     built: Algorithm,
@@ -40,14 +57,6 @@ def fitted_curves(
     result: Result,
 ) -> tuple[ProbabilityCurves | None, str]:
     """Return the curves of the models of a fit and an empty text, or no curves and the reason."""
-    if estimator.calibration == "off":
-        return None, "calibration='off'"
-    if estimator.privacy:
-        return None, "a bound on privacy does not cover the models of folds"
-    if estimator.budget is not None and estimator.calibration is None:
-        return None, "a budget does not pay for the models of folds"
-    if not isinstance(built.method, DualMethod):
-        return None, f"algorithm {estimator.algorithm!r} has no models of folds"
-    curves = probability_curves(built, federation, settings, Trained.of(result), weight)
-    assert curves is not None, "a classifier with duals has curves"
-    return curves, ""
+    if reason := reason_against(estimator):
+        return None, reason
+    return probability_curves(built, federation, settings, Trained.of(result), weight), ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,18 +21,18 @@ from rhfedmtl.data.loaders.table_files import RawTable
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.display import facts_html
-from rhfedmtl.errors import ConfigError, DataError, nearest, told_in_python
+from rhfedmtl.errors import DataError, nearest, told_in_python
 from rhfedmtl.features.registry import NO_MAP
 from rhfedmtl.maths import metrics
-from rhfedmtl.maths.losses import Logistic, Loss
+from rhfedmtl.maths.losses import Loss
 from rhfedmtl.maths.metrics import scores
 from rhfedmtl.maths.probabilities import ProbabilityCurves
 from rhfedmtl.models import adaptation, model_file
 from rhfedmtl.models import onnx as onnx_export
 from rhfedmtl.models.adaptation import Adaptation
-from rhfedmtl.models.calibration import curves_of
 from rhfedmtl.models.coefficients import coefficients
-from rhfedmtl.models.model_file import VERSION, loss_name, model_path, share_scaler
+from rhfedmtl.models.model_file import VERSION, model_path, share_scaler
+from rhfedmtl.models.probabilities import Probabilities
 from rhfedmtl.models.release import Releases, noised
 from rhfedmtl.roles.certificates import Certificate
 from rhfedmtl.training.privacy import STATEMENT, Privacy
@@ -45,8 +45,15 @@ UnseenModel = tuple[Scaler, Float64Array]
 """Scaler and model (column, feature) for rows of unseen tasks."""
 
 
+class Extras(NamedTuple):
+    """Model for unseen tasks and probability curves, which a run without a budget adds to its models."""
+
+    unseen: UnseenModel | None = None
+    curves: ProbabilityCurves | None = None
+
+
 @dataclass(frozen=True, eq=False)
-class TaskModels:
+class TaskModels(Probabilities):
     """A linear model for every task, with its scaling and its origin.
 
     Attributes
@@ -130,8 +137,7 @@ class TaskModels:
         result: Result,
         loss: Loss | None = None,
         provenance: Mapping[str, Any] | None = None,
-        unseen: UnseenModel | None = None,
-        curves: ProbabilityCurves | None = None,
+        extras: Extras | None = None,
     ) -> TaskModels:
         """Build the models of a run, with its certificate and the totals of its ledger, for ``federation``."""
         origin = federation.origin
@@ -155,8 +161,7 @@ class TaskModels:
             ledger_totals(result),
             {"rhfedmtl": VERSION, "data": data, "stopped": result.stopped, **(provenance or {}), **_statement(result)},
             federation.preparation,
-            unseen=unseen,
-            curves=curves,
+            **(extras or Extras())._asdict(),
         )
 
     def updated(self, result: Result) -> TaskModels:
@@ -217,24 +222,6 @@ class TaskModels:
         """Name of the model for unseen tasks, for messages."""
         return "the mean model of all tasks" if self.unseen is None else "the model of all training rows"
 
-    @property
-    def log_odds(self) -> bool:
-        """True if scores are log odds, as the logistic loss makes them: probabilities without curves."""
-        return isinstance(self.loss, Logistic) and len(self.classes) > 1
-
-    @property
-    def has_probabilities(self) -> bool:
-        """True if the models have curves, or scores that are log odds."""
-        return self.curves is not None or self.log_odds
-
-    @property
-    def probability_words(self) -> str:
-        """Origin of the probabilities."""
-        if self.curves is not None:
-            return f"calibrated on {self.curves.words}"
-        reason = self.provenance.get("calibration") or "nothing calibrated them"
-        return f"not calibrated: {reason}" + ("; scores of the logistic loss are log odds" if self.log_odds else "")
-
     def find(self, task: Any) -> IntArray:
         """Return the index of each task, −1 if it is unknown. Numbers are compared by value, all others as text."""
         return _positions(task, self.tasks)
@@ -259,7 +246,7 @@ class TaskModels:
         return result
 
     def task_of(self, task: Any, n_rows: int) -> IntArray:
-        """Return the index of every row's task: −1 for an unseen task, and for all rows if no task is named."""
+        """Return the index of every row's task: −1 for an unseen task, and without ``task`` for all rows."""
         b = np.full(n_rows, 0 if len(self.tasks) == 1 else -1) if task is None else self.find(task)
         if task is not None and np.ndim(task) == 0:
             b = np.broadcast_to(b, n_rows)
@@ -303,40 +290,6 @@ class TaskModels:
         """Return the class with the largest score (two classes: the second if above 0), or the numbers unchanged."""
         predicted = metrics.predict(scores, len(self.classes))
         return np.asarray(self.classes[predicted] if len(self.classes) else predicted)
-
-    def predict_proba(self, X: Any, task: Any = None) -> Float64Array:
-        """Return class probabilities (row, class) of raw rows."""
-        return self.probabilities(self.scores(X, task), task)
-
-    def probabilities(self, scores: Float64Array, task: Any = None) -> Float64Array:
-        """Return class probabilities of scores, by the curve of the task of each row.
-
-        Without curves, the logistic loss gives σ(score); several classes, each learned against the rest, are
-        normalised.
-        """
-        from scipy.special import expit
-
-        if self.curves is not None:
-            return self.curves.probabilities(scores, self.task_of(task, len(scores)))
-        if not self.log_odds:
-            name = "a model of unknown loss" if self.loss is None else f"loss {loss_name(self.loss)!r}"
-            raise ConfigError(
-                f"{name} has no probabilities without a calibration: calibrate the models with rows that they were not "
-                "trained on, as in TaskModels.load(FILE).calibrated(X, y, task=…), or train with loss 'logistic'"
-            )
-        odds = expit(scores)
-        if len(self.classes) == 2:
-            return np.hstack([expit(-scores), odds])
-        total = odds.sum(axis=1, keepdims=True)
-        # All odds can underflow; then all classes are equally probable.
-        return np.asarray(np.where(total > 0.0, odds / np.where(total > 0.0, total, 1.0), 1.0 / odds.shape[1]))
-
-    def calibrated(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> TaskModels:
-        """Return the models with probability curves that are fitted to rows outside the training rows.
-
-        Private and released models refuse it: their statement on privacy does not cover these rows.
-        """
-        return replace(self, curves=curves_of(self, X, y, task, sample_weight))
 
     def release(self, epsilon: float, delta: float = 1e-6, *, address: tuple[int, ...] | None = None) -> TaskModels:
         """Return models for other people: noise hides every training row, and a statement replaces all other records.

@@ -22,8 +22,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.files import write_whole
-from rhfedmtl.maths.probabilities import ProbabilityCurves
-from rhfedmtl.models.task_models import TaskModels, UnseenModel
+from rhfedmtl.models.task_models import Extras, TaskModels
 from rhfedmtl.plain import INLINE, plain, read
 from rhfedmtl.resources.ledger_file import save_ledger
 from rhfedmtl.roles.words import bounded, in_words
@@ -217,10 +216,9 @@ def save(
     record: Record,
     federation: Federation,
     result: Result,
-    unseen: UnseenModel | None = None,
-    curves: ProbabilityCurves | None = None,
+    extras: Extras | None = None,
 ) -> None:
-    """Write run.json, the table of rounds, ledger.json and model.npz; `TaskModels` has ``unseen`` and ``curves``."""
+    """Write run.json, the table of rounds, ledger.json and model.npz, with the extras of the models."""
     write_whole(folder / RECORD, json.dumps(record.to_dict(), allow_nan=False) + "\n")
     save_rounds(folder, [record])
     save_ledger(result.ledger, folder / "ledger.json")
@@ -230,7 +228,7 @@ def save(
     if result.private is not None:
         chosen |= {"lambda1": result.private.lambda1, "lambda2": result.private.lambda2}
     origin = plain({**{name: getattr(record, name) for name in ORIGIN}, **({"chosen": chosen} if chosen else {})})
-    TaskModels.from_result(federation, result, loss, origin, unseen, curves).save(folder / "model.npz")
+    TaskModels.from_result(federation, result, loss, origin, extras).save(folder / "model.npz")
 
 
 def save_rounds(folder: Path, runs: Iterable[Record]) -> Path:

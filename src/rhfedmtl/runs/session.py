@@ -20,8 +20,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, DataError, RHFedMTLError
 from rhfedmtl.files import Lock
-from rhfedmtl.maths.probabilities import ProbabilityCurves
-from rhfedmtl.models.task_models import UnseenModel
+from rhfedmtl.models.task_models import Extras
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs import progress, recording, records
@@ -61,14 +60,11 @@ def _settled(config: RunConfig, execution: Execution) -> Chosen:
 
 
 def _extras(
-    config: RunConfig, federation: Federation, threads: int | None, trained: Trained
-) -> tuple[UnseenModel | None, ProbabilityCurves | None]:
+    config: RunConfig, trained: Trained, federation: Federation | None = None, threads: int | None = 1
+) -> Extras:
     """Train the model for unseen tasks, and fit the curves of the probabilities."""
-    return pooled_for(config, federation, threads), curves_for(config, federation, threads, trained)
-
-
-def _extras_there(config: RunConfig, trained: Trained) -> tuple[UnseenModel | None, ProbabilityCurves | None]:
-    return _extras(config, config.federation(), 1, trained)
+    federation = config.federation() if federation is None else federation
+    return Extras(pooled_for(config, federation, threads), curves_for(config, federation, threads, trained))
 
 
 @dataclass(frozen=True)
@@ -124,23 +120,21 @@ class Session:
     def finish(self, result: Result) -> Record:
         """Record the run, and delete the checkpoint if the run is complete."""
         record = self.record(result)
-        unseen, curves = (None, None) if result.stopped == "interrupted" else self._extras(Trained.of(result))
-        records.save(self.folder, record, self.federation, result, unseen, curves)
+        extras = Extras() if result.stopped == "interrupted" else self._extras(Trained.of(result))
+        records.save(self.folder, record, self.federation, result, extras)
         progress.forget(self.folder)
         if result.stopped != "interrupted":
             checkpoint.discard(self.checkpoint)
         return record
 
-    def _extras(self, trained: Trained) -> tuple[UnseenModel | None, ProbabilityCurves | None]:
-        """Return the model for unseen tasks and the curves of the probabilities, made where the data is."""
+    def _extras(self, trained: Trained) -> Extras:
+        """Return the extras of the models, made on the machine that has the data."""
         config, cluster = self.chosen.config, self.execution.cluster
         if cluster is None:
-            return _extras(config, self.federation, self.execution.threads, trained)
+            return _extras(config, trained, self.federation, self.execution.threads)
         with cluster.Pool() as pool:
-            made: tuple[UnseenModel | None, ProbabilityCurves | None] = pool.submit(
-                _extras_there, config, trained
-            ).result()
-        return made
+            extras: Extras = pool.submit(_extras, config, trained).result()
+        return extras
 
     def record(self, result: Result | None) -> Record:
         """Return the record of this run; without ``result``, the record before the first round."""
