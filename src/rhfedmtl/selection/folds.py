@@ -258,9 +258,8 @@ def solve(
         target_relative_gap=precision.relative_gap,
         max_rounds=precision.max_rounds,
     )
-    run = Run(
-        one_terminal_per_task(without_tests(federation)), replace(method, channel=Channel()), settings, Ledger({})
-    )
+    rows, exact = one_terminal_per_task(without_tests(federation)), replace(method, channel=Channel())
+    run = Run(rows, exact, settings, Ledger({}), scalers=None if start is None else start.scalers)
     network, cloud = run.network, run.cloud
     assert isinstance(network, InProcess)
     assert isinstance(cloud, Cloud)

@@ -54,13 +54,14 @@ def round_zero(
     n_columns: int,
     *,
     private: bool,
+    known: list[Scaler] | None,
     check: Callable[[list[Event]], None],
     charge: Callable[[Event], None],
 ) -> Units:
     """Scale the rows of all terminals; only the bytes of the sums are charged.
 
     ``check`` refuses events that the budget cannot pay, before any message; ``names`` are the names of the features,
-    and ``n_columns`` is their number.
+    and ``n_columns`` is their number. ``known`` are the scalers, if an earlier run on the same rows has made them.
     """
     channel, preparation = method.channel, federation.preparation
     among = channel.masked_among(layout.members)
@@ -79,18 +80,7 @@ def round_zero(
     )
     events = round_zero_events(layout, *sizes)
     check(events)
-    kind = channel.moments_dtype
-    mappings = None
-    if method.features:
-        mappings = row_maps(network, (layout.n_tasks, n_columns), method.features, settings, kind, names)
-    if mappings is None:
-        used = scalers(network.moments(), settings.scale, settings.scale_per_station, kind, names)
-    else:
-        if settings.scale.startswith("standard"):
-            moments = network.moments(mappings)
-        else:
-            moments = [Moments.of(np.empty((0, n_columns)))] * layout.n_tasks
-        used = scalers(moments, settings.scale, settings.scale_per_station, kind, (), mappings)
+    used = known or agreed_scalers(network, (layout.n_tasks, n_columns), method, settings, names)
     levels = None
     if centred is not None:
         levels = centring.levels(centred.labels())
@@ -100,6 +90,19 @@ def round_zero(
     network.scale(used)
     constant = used[0].constant(network.shape[1] - 1) if method.intercept else 1.0
     return Units(used, levels, constant)
+
+
+def agreed_scalers(
+    network: Network, shape: tuple[int, int], method: Method, settings: Settings, names: Sequence[str]
+) -> list[Scaler]:
+    """Return the scaler of every station, from sums that the terminals send; ``shape`` is stations × columns."""
+    kind = method.channel.moments_dtype
+    if not method.features:
+        return scalers(network.moments(), settings.scale, settings.scale_per_station, kind, names)
+    mappings = row_maps(network, shape, method.features, settings, kind, names)
+    standard = settings.scale.startswith("standard")
+    moments = network.moments(mappings) if standard else [Moments.of(np.empty((0, shape[1])))] * shape[0]
+    return scalers(moments, settings.scale, settings.scale_per_station, kind, (), mappings)
 
 
 def row_maps(
@@ -141,14 +144,14 @@ def _quantiles(
     far. Means of columns that are 0 or 1 are counts, so terminals send moments, as for the scaling.
     """
     counts, width = features.counts, features.n_mapped(len(public))
-    following = [public] * len(before)
-    edges: list[FloatArray] = [public[:, :0]] * len(before)
+    groups = len(before) if settings.scale_per_station else 1  # all stations have the same quantiles by default
+    following = [public] * groups
+    edges: list[FloatArray] = [public[:, :0]] * groups
     shares = edges
     for _ in range(PASSES):
-        maps = [RowMap(counts, scaler, Statistics(at)) for scaler, at in zip(before, following, strict=True)]
+        maps = [RowMap(counts, scaler, Statistics(following[b % groups])) for b, scaler in enumerate(before)]
         moments = network.moments(maps)
-        if not settings.scale_per_station:
-            moments = [total(moments)] * len(before)
+        moments = moments if settings.scale_per_station else [total(moments)]
         # Counts are whole numbers: rounding undoes the rounding of means, so masked sums give the same bits.
         counted = [np.rint(part.count * part.mean) / max(part.count, 1) for part in moments]
         rest = np.ones_like(public[width:])
@@ -156,4 +159,5 @@ def _quantiles(
         edges = [np.sort(np.concatenate(pair, axis=1), axis=1) for pair in zip(edges, following, strict=True)]
         shares = [np.sort(np.concatenate(pair, axis=1), axis=1) for pair in zip(shares, passed, strict=True)]
         following = [rounded(between_edges(at, share), dtype) for at, share in zip(edges, shares, strict=True)]
-    return [at_edges(at, share) for at, share in zip(edges, shares, strict=True)]
+    found = [at_edges(at, share) for at, share in zip(edges, shares, strict=True)]
+    return found if settings.scale_per_station else found * len(before)

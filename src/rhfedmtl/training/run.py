@@ -18,6 +18,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation
+from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.network import Excludes, IntArray, Outcome
 from rhfedmtl.errors import ConfigError, IncompleteError
@@ -113,7 +114,8 @@ class Run:
     """A run, simulated unless ``site`` says where it takes place.
 
     In a simulation a station that has finished a BS iteration begins the next at once. A private run draws its noise
-    from ``noise_key``, the secret key of its checkpoint; a new run makes its own.
+    from ``noise_key``, the secret key of its checkpoint; a new run makes its own. ``scalers`` come from an earlier run
+    on the same rows; then nobody is asked for sums.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Run:
         site: Site | None = None,
         private: PrivatePlan | None = None,
         noise_key: bytes | None = None,
+        scalers: list[Scaler] | None = None,
     ) -> None:
         faults, judged = faults or Faults(), judged or federation
         if site is None and federation.preparation is not None:  # numbers come first; 0/1 columns need no map
@@ -183,6 +186,7 @@ class Run:
                 federation.feature_names if site is None else site.feature_names,
                 federation.n_features if site is None else site.n_columns,
                 private=private is not None,
+                known=scalers,
                 check=lambda events: self.pricing.check_round_zero(events, self.situation(), settings.scale),
                 charge=self.charge,
             )
