@@ -54,14 +54,14 @@ def round_zero(
     n_columns: int,
     *,
     private: bool,
-    known: list[Scaler] | None,
+    earlier: list[Scaler] | None,
     check: Callable[[list[Event]], None],
     charge: Callable[[Event], None],
 ) -> Units:
     """Scale the rows of all terminals; only the bytes of the sums are charged.
 
     ``check`` refuses events that the budget cannot pay, before any message; ``names`` are the names of the features,
-    and ``n_columns`` is their number. ``known`` are the scalers, if an earlier run on the same rows has made them.
+    and ``n_columns`` is their number. ``earlier`` are the scalers, if another run on the same rows has made them.
     """
     channel, preparation = method.channel, federation.preparation
     among = channel.masked_among(layout.members)
@@ -80,7 +80,7 @@ def round_zero(
     )
     events = round_zero_events(layout, *sizes)
     check(events)
-    used = known or agreed_scalers(network, (layout.n_tasks, n_columns), method, settings, names)
+    used = earlier or agreed_scalers(network, (layout.n_tasks, n_columns), method, settings, names)
     levels = None
     if centred is not None:
         levels = centring.levels(centred.labels())

@@ -186,7 +186,7 @@ class Run:
                 federation.feature_names if site is None else site.feature_names,
                 federation.n_features if site is None else site.n_columns,
                 private=private is not None,
-                known=scalers,
+                earlier=scalers,
                 check=lambda events: self.pricing.check_round_zero(events, self.situation(), settings.scale),
                 charge=self.charge,
             )
