@@ -210,7 +210,7 @@ def test_single_precision_keeps_the_sums_right(tmp_path: Path) -> None:
     ("features", "precision", "merge", "budget", "within", "maps"),
     [
         (100, "float64", "add", 400_000, 0.02, "none"),
-        (20, "float64", "add", 500_000, 0.02, "splines=4+fourier=60"),
+        (20, "float64", "add", 1_000_000, 0.02, "splines=4+fourier=60"),
         pytest.param(20, "int8", "add", 500_000, 0.02, "splines=4+fourier=60", marks=pytest.mark.slow),
         pytest.param(100, "float32", "add", 400_000, 0.02, "none", marks=pytest.mark.slow),
         pytest.param(100, "int8", "add", 400_000, 0.02, "none", marks=pytest.mark.slow),

@@ -284,7 +284,8 @@ def test_the_command_says_what_was_chosen_and_what_it_took(tmp_path: Path) -> No
     words = ["train", "--tasks", "20", "--lambda2", "auto", "--budget", "energy=20000", "--out", str(tmp_path)]
     facts = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
     assert facts["spent"]["energy"] <= 20000
-    assert set(facts["selection"]) == {"chosen", "why", "spent", "tried"}
+    assert set(facts["selection"]) == {"chosen", "why", "spent", "tried", "features", "why_features", "maps"}
+    assert facts["selection"]["features"] is None
     assert np.isfinite(facts["selection"]["chosen"]["lambda2"])
     free = json.loads(CliRunner().invoke(app, [*words[:3], "--out", str(tmp_path), "--json"]).output)
     assert free["selection"]["chosen"]["lambda2"] in PATH2, "without a budget, on folds, whether asked or not"

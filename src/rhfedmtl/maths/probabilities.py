@@ -25,8 +25,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
-from scipy.special import expit, log_softmax, softmax
 
 Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -54,6 +52,8 @@ class ProbabilityCurves:
 
     def probabilities(self, scores: Float64Array, task: IntArray) -> Float64Array:
         """Return class probabilities; ``task`` is the index of each row's task, −1 for the common curve."""
+        from scipy.special import expit, softmax
+
         curve = self.curves[task]
         logits = curve[:, :1] * bent(scores, self.bend) + curve[:, 1:]
         if scores.shape[1] > 1:
@@ -105,11 +105,15 @@ class _Rows(NamedTuple):
 
     def loss(self, curves: Float64Array) -> Float64Array:
         """Return the log loss of every task under its curve."""
+        from scipy.special import log_softmax
+
         losses = -self.weight * np.sum(self.targets * log_softmax(self._logits(curves), axis=1), axis=1)
         return np.asarray(np.bincount(self.task, losses, minlength=len(self.ranges)), dtype=np.float64)
 
     def slopes(self, curves: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return gradient and Hessian of the log loss of every task."""
+        from scipy.special import softmax
+
         odds = softmax(self._logits(curves), axis=1)
         count, width = len(self.ranges), odds.shape[1] + 1
         gradient, hessian = np.zeros((count, width)), np.zeros((count, width, width))
@@ -186,6 +190,9 @@ def fit_curves(
 
 def _bend(scores: Float64Array, targets: Float64Array, weight: Float64Array, count: int) -> Float64Array | None:
     """Return the bend with the least log loss over all rows: knots at equally spaced quantiles, and slopes ≥ 0."""
+    from scipy.optimize import minimize
+    from scipy.special import expit
+
     starts = np.r_[-np.inf, np.unique(np.quantile(scores, np.arange(1, count + 1) / (count + 1)))]
     parts = _parts(scores, starts)
     reach = np.sqrt(np.mean(np.square(parts), axis=0))
