@@ -217,6 +217,23 @@ def test_tasks_that_are_numbers_stay_numbers() -> None:
         models.adapt(*GOOD, task="north")
 
 
+def test_models_that_were_scaled_separately_are_refused() -> None:
+    """There is no scaling that a new task could reuse."""
+    models = fitted("binary", lambda2=0.1).models_
+    scalers = tuple(replace(scaler) for scaler in models.scalers)
+    with pytest.raises(ConfigError, match="tasks were scaled separately"):
+        replace(models, scalers=scalers, unseen=None).adapt(*GOOD, task="new")
+
+
+@pytest.mark.parametrize("relationship", ["none", "learned"])
+def test_other_relationships_adapt_to_the_model_for_unseen_tasks(relationship: str) -> None:
+    """Their λ2 has another meaning, so the choice of λ2 starts at 0."""
+    models = fitted("binary", relationship=relationship, lambda2=10.0).models_
+    record = models.adapt(*rows(7, 40, "binary"), task="new").adapted[0]
+    assert record.lambda2 < 10.0
+    assert record.relative_gap <= 1e-6
+
+
 def test_weights_count_rows_and_rows_of_weight_zero_do_not_count() -> None:
     """A row of weight 2 is two rows; a row of weight 0 is no row."""
     models = fitted("binary", lambda2=0.1).models_

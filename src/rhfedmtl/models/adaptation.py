@@ -266,7 +266,7 @@ def _new_name(models: Models, task: Any) -> Array:
         raise ConfigError("the models do not record their loss: train them again with this version")
     if any(scaler is not models.scalers[0] for scaler in models.scalers):
         raise ConfigError(
-            "tasks were scaled separately, so there is no scaling for a new task: train without --scale-per-station"
+            "tasks were scaled separately, so there is no scaling for a new task: train without scale_per_station"
         )
     if numbers and name.dtype.kind == "U":
         try:
