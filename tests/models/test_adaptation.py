@@ -225,6 +225,16 @@ def test_models_that_were_scaled_separately_are_refused() -> None:
         replace(models, scalers=scalers, unseen=None).adapt(*GOOD, task="new")
 
 
+def test_a_regression_can_keep_the_model_for_unseen_tasks() -> None:
+    """Labels around its predictions differ by noise only, so held-out rows show no gain of a level or other slopes."""
+    models = fitted("regression").models_
+    X, _ = rows(7, 20, "regression")
+    y = models.predict(X) + np.random.default_rng(0).normal(size=20)
+    adapted = models.adapt(X, y, task="new")
+    assert adapted.adapted[0].lambda2 == math.inf
+    np.testing.assert_allclose(adapted.predict(X, "new"), models.predict(X), rtol=1e-9)
+
+
 @pytest.mark.parametrize("relationship", ["none", "learned"])
 def test_other_relationships_adapt_to_the_model_for_unseen_tasks(relationship: str) -> None:
     """Their λ2 has another meaning, so the choice of λ2 starts at 0."""

@@ -138,7 +138,7 @@ class FewRows:
 
     def solve(self, reference: Reference, lambda2: float, relative_gap: float = OPTIMUM) -> LocalModel:
         """Minimise the local problem to a relative gap."""
-        level = self._level(reference)
+        level = self._level(reference, lambda2)
         levels = None if level is None else np.array([level])
         r = reference.model[None].copy()
         if level is not None:  # the level replaces the intercept of the reference
@@ -191,14 +191,17 @@ class FewRows:
                 break
         return LocalModel(best, primal, dual)
 
-    def _level(self, reference: Reference) -> float | None:
+    def _level(self, reference: Reference, lambda2: float) -> float | None:
         """Return the level of a regression task; classes have no level.
 
-        It is b + m τ²/(τ² + σ²/n): b is the intercept of the reference, m and σ² are mean and variance of the n
-        labels around its predictions, and τ² is the variance of the intercepts of the tasks around b.
+        It is b + m τ²/(τ² + σ²/n), and b with λ2 = ∞, which keeps the reference. b is the intercept of the reference, m
+        and σ² are mean and variance of the n labels around its predictions, and τ² is the variance of the intercepts of
+        the tasks around b.
         """
         if self.federation.kind != "regression" or not self.method.intercept:
             return None
+        if math.isinf(lambda2):
+            return float(reference.model[0, -1])
         s, n = row_weights(self.federation), len(self.federation.X)
         predicted = scores(self.scaler.transform(self.federation.X), reference.model)[:, 0]
         residual = np.asarray(self.federation.y, dtype=np.float64) - predicted
