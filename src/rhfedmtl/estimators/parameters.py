@@ -26,6 +26,7 @@ from rhfedmtl.features.maps import Features, pinned
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.selection.maps import MapChoice
 from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.weights import OpenWeights, SelectionRecord, can_choose, choose_map, with_map
 from rhfedmtl.training.config import RunConfig, default_scale
@@ -110,9 +111,10 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
         if plan is not None:
             raise ConfigError(f"privacy={estimator.privacy!r}: features='auto' tries maps on rows; name the map")
         method = built.method if isinstance(built.method, DualMethod) else options.method(federation.kind)
-        choice, remaining = choose_map(built, method, federation, settings, remaining, weights["lambda2"])
-        built = built._replace(method=replace(built.method, features=Features(choice.features)))
-    selection, before = _choice(estimator, built, federation, settings, remaining)
+        choice, remaining = choose_map(built, method, federation, settings, remaining, weights)
+        weights["lambda1"] = choice.lambda1 or weights["lambda1"]
+        built = _behind(choice, built, weights)
+    selection, before = _choice(estimator, built, federation, settings, remaining, weights)
     if choice is not None:
         selection, before = with_map(choice, selection, before)
     if selection.chosen:
@@ -183,8 +185,21 @@ def _ledger(estimator: Estimator) -> Ledger:
     return Ledger(cost, limits)
 
 
+def _behind(choice: MapChoice, built: Algorithm, weights: dict[str, float]) -> Algorithm:
+    """Return the algorithm behind the chosen map, with these weights."""
+    method = replace(built.method, features=Features(choice.features))
+    if isinstance(method, DualMethod):
+        method = replace(method, relationship=weighted(method.relationship, **weights))
+    return built._replace(method=method)
+
+
 def _choice(
-    estimator: Estimator, built: Algorithm, federation: Federation, settings: Settings, ledger: Ledger
+    estimator: Estimator,
+    built: Algorithm,
+    federation: Federation,
+    settings: Settings,
+    ledger: Ledger,
+    present: dict[str, float],
 ) -> tuple[SelectionRecord, Before | None]:
     """Choose weights that are "auto", or λ2 if it is not given, on held-out training rows; a budget pays for it."""
     auto = tuple(name for name in USUAL if getattr(estimator, name) == "auto")
@@ -202,7 +217,6 @@ def _choice(
         raise ConfigError("lambda1='auto' needs lambda2='auto': the two are chosen together")
     if not isinstance(built.method, DualMethod):
         raise ConfigError(f"algorithm {estimator.algorithm!r} has no lambda2 to choose: give numbers")
-    present = _weights(estimator)
     if ledger.budget:
         last = getattr(estimator, "_learned_with", None)
         if estimator.warm_start and last is not None:  # A warm start keeps the weights with the duals.

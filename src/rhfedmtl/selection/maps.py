@@ -10,6 +10,7 @@ The score of a task is its loss on held-out rows divided by the loss of its zero
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -52,29 +53,33 @@ class MapTrial:
 
 
 class MapChoice(NamedTuple):
-    """The chosen map, the reason, all trials, and the events that a budget pays."""
+    """The chosen map, the reason, all trials, the events that a budget pays, and λ1 if it was chosen with the map."""
 
     features: str
     why: str
     tried: list[MapTrial]
     events: list[Event]
+    lambda1: float | None = None
 
 
 def on_folds(
-    built: Algorithm, method: DualMethod, federation: Federation, settings: Settings, lambda2: float
+    built: Algorithm, method: DualMethod, federation: Federation, settings: Settings, weights: Mapping[str, float]
 ) -> MapChoice:
-    """Choose without a budget, by the problem of the dual ``method``."""
-    data, tried, by_task = built.regroup(federation), list[MapTrial](), list[Float64Array]()
-    weight = lambda2 if method.relationship.coupling(data.n_tasks) > 0.0 else 0.0
+    """Choose the map and λ1 without a budget, by the problem of the dual ``method``."""
+    data, tried, by_task, lambda1 = built.regroup(federation), list[MapTrial](), list[Float64Array](), list[float]()
+    if method.relationship.coupling(data.n_tasks) == 0.0:
+        weights = {**weights, "lambda2": 0.0}
     for text in CANDIDATES:
         mapped = replace(method, features=Features(text))
         try:
-            choice = lambda1_path(data, mapped, lambda2=weight, settings=settings, judged=federation)
+            choice = lambda1_path(data, mapped, weights=weights, settings=settings, judged=federation)
         except ConfigError as error:  # too few rows for folds
             return MapChoice(NO_MAP, f"default: {error}", [], [])
         by_task.append(choice.best.tasks)
+        lambda1.append(choice.lambda1)
         tried.append(MapTrial(text, choice.best.score, choice.effort.rounds))
-    return MapChoice(CANDIDATES[_preferred(by_task)], "the best on held-out rows", tried, [])
+    best = _preferred(by_task)
+    return MapChoice(CANDIDATES[best], "the best on held-out rows", tried, [], lambda1[best])
 
 
 def in_budget(built: Algorithm, federation: Federation, settings: Settings, ledger: Ledger) -> MapChoice:

@@ -21,7 +21,7 @@ acts like a prior of the same strength only if it shrinks as rows grow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -172,13 +172,19 @@ def choose(
 
 
 def lambda1_path(
-    federation: Federation, method: DualMethod, *, lambda2: float, settings: Settings, judged: Federation | None = None
+    federation: Federation,
+    method: DualMethod,
+    *,
+    weights: Mapping[str, float],
+    settings: Settings,
+    judged: Federation | None = None,
 ) -> Choice:
-    """Return the best λ1 for this λ2, from a single fold: the first values of a path, without a search over λ2."""
+    """Return the best λ1 for this λ2, from a single fold. A λ1 that is not the default is the only one to try."""
+    values, lambda2 = PATH1 if weights["lambda1"] == LAMBDA1 else (weights["lambda1"],), weights["lambda2"]
     path = _path(federation, method, None, "loss", judged, None, settings, limit=1)
-    start = min(range(len(PATH1)), key=lambda k: abs(np.log(PATH1[k] / LAMBDA1)))
-    path.leg([(PATH1[start], lambda2)])
-    for side in (PATH1[start + 1 :], PATH1[:start][::-1]):
+    start = min(range(len(values)), key=lambda k: abs(np.log(values[k] / LAMBDA1)))
+    path.leg([(values[start], lambda2)])
+    for side in (values[start + 1 :], values[:start][::-1]):
         path.leg([(value, lambda2) for value in side])
     best = path.best()
     return Choice(best.lambda1, best.lambda2, "loss", tuple(path.trials), path.zero)

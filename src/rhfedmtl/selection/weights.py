@@ -8,6 +8,7 @@ the run chooses them in its first rounds, without rounds of its own (`first_roun
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -115,9 +116,11 @@ def _with_map(config: RunConfig, federation: Federation, execution: Execution, w
     limits = Budget({}) if is_yardstick(config.algorithm) else limits
     settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=execution)
     method = built.method if isinstance(built.method, DualMethod) else config.options.method(federation.kind)
-    weight = config.options.weight("lambda2")
-    choice, ledger = choose_map(built, method, federation, settings, Ledger(cost, limits), weight)
+    present = {name: config.options.weight(name) for name in USUAL}
+    choice, ledger = choose_map(built, method, federation, settings, Ledger(cost, limits), present)
     fixed = config.changed(features=choice.features)
+    if choice.lambda1 is not None and "lambda1" not in config.options.auto:
+        fixed = fixed.changed(lambda1=choice.lambda1)
     reduced = replace(fixed, budget=ledger.budget.format()) if limits else fixed
     chosen = choose_settings(reduced, federation, execution=execution, watch=watch)
     record, before = with_map(choice, chosen.selection, chosen.before)
@@ -125,11 +128,16 @@ def _with_map(config: RunConfig, federation: Federation, execution: Execution, w
 
 
 def choose_map(
-    built: Algorithm, method: DualMethod, federation: Federation, settings: Settings, ledger: Ledger, lambda2: float
+    built: Algorithm,
+    method: DualMethod,
+    federation: Federation,
+    settings: Settings,
+    ledger: Ledger,
+    weights: Mapping[str, float],
 ) -> tuple[MapChoice, Ledger]:
     """Return the chosen feature map, and a ledger with the budget that its trials leave."""
     if not ledger.budget:
-        return maps.on_folds(built, method, federation, settings, lambda2), ledger
+        return maps.on_folds(built, method, federation, settings, weights), ledger
     choice = maps.in_budget(built, federation, settings, ledger)
     spent = Ledger.replay(ledger.cost, {}, choice.events).spent
     return choice, Ledger(ledger.cost, {name: limit - spent[name] for name, limit in ledger.budget.items()})
@@ -141,6 +149,8 @@ def with_map(
     """Return the record of the weights with the choice of the map, and the work before the run with its trials."""
     record = record or SelectionRecord({}, "weights as given", {}, [])
     record = replace(record, features=choice.features, why_features=choice.why, maps=choice.tried)
+    if choice.lambda1 is not None:
+        record = replace(record, chosen={"lambda1": choice.lambda1, **record.chosen})
     if not choice.events:
         return record, before
     before = before or Before()
