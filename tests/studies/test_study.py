@@ -115,7 +115,7 @@ def test_a_study_is_read_back_with_its_cells(tmp_path: Path) -> None:
     record = result.record("rhfedmtl", cell.at, 0)
     assert record.result is not None
     assert [float(row["relative_gap"]) for row in runs if row["run"] == record.key] == [record.result.relative_gap]
-    assert findings(result)[0].startswith("Hfedmtl is ")
+    assert findings(result)[0].startswith("hfedmtl is ")
 
 
 @pytest.mark.parametrize(

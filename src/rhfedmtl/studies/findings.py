@@ -80,7 +80,8 @@ def verdicts(result: StudyResult) -> list[str]:
             over = f" on average over {len(cells)} cells" if len(cells) > 1 else ""
             text = f"{unit} from {reference}{over}; one seed has no interval"
         line = f"{labels[name]} is {text}."
-        lines.append(line[0].upper() + line[1:])
+        # A label of several words begins the sentence with a capital; the name of a method stays.
+        lines.append(line[0].upper() + line[1:] if " " in labels[name] else line)
     return lines
 
 
