@@ -32,7 +32,7 @@ from rhfedmtl.selection.first_rounds import FOLDS, HeldOutRows
 from rhfedmtl.selection.folds import Float64Array, held_out_rows, hold_out, row_losses
 from rhfedmtl.selection.regularisation import STANDARD_ERRORS, TRIM, lambda1_path, trimmed_error
 from rhfedmtl.training.result import Result
-from rhfedmtl.training.run import train
+from rhfedmtl.training.run import Run
 from rhfedmtl.training.settings import Settings
 
 CANDIDATES = (NO_MAP, "splines", "splines+pairs", "sparse-fourier")
@@ -85,18 +85,21 @@ def on_folds(
 def in_budget(built: Algorithm, federation: Federation, settings: Settings, ledger: Ledger) -> MapChoice:
     """Choose within a budget: the trial of each candidate spends up to `TRIAL_SHARE` of each limit."""
     data = built.regroup(federation)
-    mask = held_out_rows(data, FOLDS, 0, settings.seed)
+    rows, held_out = hold_out(data, FOLDS, 0, settings.seed), held_out_rows(data, FOLDS, 0, settings.seed)
     limits = {name: TRIAL_SHARE * limit for name, limit in ledger.budget.items()}
     tried, by_task, events = list[MapTrial](), list[Float64Array](), list[Event]()
     for text in CANDIDATES:
-        method = replace(built.method, features=Features(text))
-        trial = Ledger(ledger.cost, limits)
+        method, run = replace(built.method, features=Features(text)), None
         try:
-            result = train(hold_out(data, FOLDS, 0, settings.seed), method, built.policy, settings, ledger=trial)
+            run = Run(rows, method, settings, Ledger(ledger.cost, limits))
+            result = run.result(run.learn(built.policy))
         except (BudgetError, DivergenceError) as error:
             return MapChoice(NO_MAP, f"default: the trial of {text} failed ({error})", [], events)
-        events += result.events
-        by_task.append(_relative_losses(data, np.flatnonzero(mask), method, result))
+        finally:
+            if run is not None:  # a trial that fails has spent as well
+                events += run.state.events
+                run.close()
+        by_task.append(_relative_losses(data, np.flatnonzero(held_out), method, result))
         tried.append(MapTrial(text, float(trim_mean(by_task[-1], TRIM)), result.rounds))
     why = f"the best on {100 // FOLDS} % held-out rows"
     return MapChoice(CANDIDATES[_preferred(by_task)], why, tried, events)
