@@ -265,11 +265,13 @@ def test_findings_of_the_study_come_first_and_contradictions_stand_out(results: 
     shutil.copytree(results, tmp_path / "out")
     path = tmp_path / "out" / "studies" / "grid.json"
     described = json.loads(path.read_text())
-    described["findings"] = ["More budget helps.", "This contradicts the paper: FedAvg is better than printed."]
+    failed = "The paper says: A. Fails: −1.0 ± 0.1 points."
+    described["findings"] = ["More budget helps.", "This contradicts the paper: FedAvg is better than printed.", failed]
     path.write_text(json.dumps(described))
     text = report.write(tmp_path / "out", draw=False).path.read_text()
     assert '<p class="finding">More budget helps.</p>' in text
     assert '<li class="odds">This contradicts the paper: FedAvg is better than printed.</li>' in text
+    assert '<li class="odds">The paper says: A. Fails: ' in text
 
 
 def test_the_first_sentence_says_who_is_ahead(results: Path) -> None:

@@ -59,6 +59,7 @@ def powers(low: float, high: float, count: int) -> tuple[float, ...]:
 TUNED_STEPS = (0.1, 0.3, 1.0, 3.0)
 TUNED_VISITS = (2, 10, 40)
 WEIGHTS: Grid = {"lambda1": (1e-4, 1e-3, 1e-2), "lambda2": powers(1e-4, 10.0, 8)}
+FIXED_STEPS: Grid = {"local_steps": TUNED_VISITS, "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)}
 ONE_TASK: Grid = {"local_steps": TUNED_VISITS, "lambda1": powers(1e-5, 1e-1, 8)}
 
 STEP = Option("step", float, 0.5, "Step size")
@@ -89,7 +90,7 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
         "hfedmtl": AlgorithmEntry(
             "the same with fixed H, K and M",
             "rhfedmtl.algorithms.hfedmtl:hfedmtl",
-            grid={"local_steps": TUNED_VISITS, "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)},
+            grid=FIXED_STEPS,
             grid_for_given_steps=WEIGHTS,
         ),
         "rhfedmtl-paper": AlgorithmEntry(
@@ -103,7 +104,7 @@ ALGORITHMS: Registry[AlgorithmEntry] = Registry(
         "hfedmtl-paper": AlgorithmEntry(
             "Algorithm 1 of the paper, with fixed H and K",
             "rhfedmtl.algorithms.paper:hfedmtl_paper",
-            grid={"local_steps": TUNED_VISITS, "lambda1": (1e-4, 1e-3), "lambda2": powers(1e-3, 1.0, 4)},
+            grid=FIXED_STEPS,
             grid_for_given_steps=WEIGHTS,
             scale="standard-unit",
             keeps_weights=True,

@@ -237,6 +237,16 @@ PresetName = Annotated[
 ]
 
 
+def with_preset(
+    name: str | None, context: typer.Context, options: Options, cost: list[str] | None, budget: list[str] | None
+) -> tuple[Options, list[str] | None, list[str] | None]:
+    """Return options, prices and budgets; the preset sets those that the user left open."""
+    if name is None:
+        return options, cost, budget
+    preset, options = preset_weights(name, context, options)
+    return options, cost or [preset["cost"]], budget or [f"{preset['resource']}={preset['budget']}"]
+
+
 def preset_weights(name: str, context: typer.Context, options: Options) -> tuple[dict[str, Any], Options]:
     """Return a preset, and the options with its weights unless the user set them."""
     if name not in PRESETS:

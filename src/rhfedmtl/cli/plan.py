@@ -23,9 +23,9 @@ from rhfedmtl.cli.options import (
     PrivacyText,
     Scale,
     option,
-    preset_weights,
     print_json,
     with_planning_options,
+    with_preset,
 )
 from rhfedmtl.data.request import SPLIT_FIELDS, Request
 from rhfedmtl.errors import ConfigError
@@ -114,9 +114,7 @@ def plan(
     from rhfedmtl.planning.target import Target
     from rhfedmtl.resources.costs import read_resources
 
-    if preset is not None:
-        chosen, options = preset_weights(preset, context, options)
-        cost, budget = cost or [chosen["cost"]], budget or [f"{chosen['resource']}={chosen['budget']}"]
+    options, cost, budget = with_preset(preset, context, options, cost, budget)
     prices, limits = read_resources(cost, budget)
     options = options.in_precision(precision, bytes_bind=prices.has_bytes(limits))
     # Plans are for RHFedMTL and, with policy fixed, for HFedMTL: we refuse settings of other algorithms.

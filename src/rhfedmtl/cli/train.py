@@ -35,11 +35,11 @@ from rhfedmtl.cli.options import (
     every,
     given,
     option,
-    preset_weights,
     print_json,
     spelt,
     typed,
     with_learning_options,
+    with_preset,
 )
 from rhfedmtl.cli.text import show_run
 from rhfedmtl.data.request import Request
@@ -119,9 +119,7 @@ def train(
     from rhfedmtl.runs import session, tracking
     from rhfedmtl.training.config import RunConfig
 
-    if preset is not None:
-        chosen, options = preset_weights(preset, context, options)
-        cost, budget = cost or [chosen["cost"]], budget or [f"{chosen['resource']}={chosen['budget']}"]
+    options, cost, budget = with_preset(preset, context, options, cost, budget)
     config = RunConfig(
         algorithm,
         request,

@@ -79,6 +79,10 @@ class Moments:
         return Moments(self.count, rounded(self.mean, dtype), np.square(rounded(root, dtype)))
 
 
+NO_MOMENTS = Moments(0, np.empty(0), np.empty(0))
+"""Moments of a station that sends no sums."""
+
+
 @dataclass(frozen=True, eq=False)
 class RowMap:
     """Feature maps with the scaling that comes before them, and their statistics."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -21,7 +22,7 @@ PRIVATE = {STATEMENT: "a private run", "privacy": "a release", "removal": "a rem
 """Statements on privacy in the origin of models. They do not cover the rows of a calibration."""
 
 
-class Probabilities:
+class Probabilities(ABC):
     """The part of `TaskModels` that turns scores into probabilities."""
 
     tasks: npt.NDArray[Any]
@@ -30,13 +31,13 @@ class Probabilities:
     provenance: Mapping[str, Any]
     curves: ProbabilityCurves | None
 
+    @abstractmethod
     def scores(self, X: Any, task: Any = None) -> Float64Array:
         """Return the scores of raw rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def task_of(self, task: Any, n_rows: int) -> npt.NDArray[np.int64]:
         """Return the index of every row's task."""
-        raise NotImplementedError
 
     @property
     def log_odds(self) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rhfedmtl.algorithms.registry import moves_data
 from rhfedmtl.report.words import focus, metric_name, place_text, spread
+from rhfedmtl.studies.claims import FAILS
 from rhfedmtl.studies.study import EVEN, At, Cell, StudyResult, judged
 
 MOST_EXCEPTIONS = 3
@@ -26,8 +26,8 @@ def findings(result: StudyResult) -> list[str]:
 
 
 def contradicts(finding: str) -> bool:
-    """Return True if a finding says that it contradicts the paper."""
-    return "contradicts the paper" in finding.lower()
+    """Return True if a finding says that it contradicts the paper, or that a claim of the paper fails."""
+    return "contradicts the paper" in finding.lower() or f" {FAILS}: " in finding
 
 
 def _derived(result: StudyResult) -> list[str]:
@@ -59,7 +59,7 @@ def _ahead(result: StudyResult) -> str:
     The leader has the best mean over all places. A method that moves data works on an easier problem, so it competes
     only if fewer than two methods keep data in place.
     """
-    movers = {variant.name for variant in result.study.variants if moves_data(variant.algorithm)}
+    movers = result.moving
     staying = [name for name in result.running if name not in movers]
     candidates = staying if len(staying) > 1 else result.running
     leads = {

@@ -23,7 +23,8 @@ KINDS = {
     "peaks": 1,
 }
 """Kinds of claims, and the number of methods that each needs."""
-VERDICTS = {"better": "Holds", "worse": "Fails", EVEN: "Not distinguishable", "": "No interval from a single seed"}
+FAILS = "Fails"
+VERDICTS = {"better": "Holds", "worse": FAILS, EVEN: "Not distinguishable", "": "No interval from a single seed"}
 
 
 class Tested(NamedTuple):

@@ -217,14 +217,7 @@ def private(
     data = built.regroup(federation)
     columns = len(data.class_names) if data.kind == "classes" else 1
     start = _situation(data, built.method, ledger, columns)
-    return planned(
-        name,
-        options,
-        data.kind,
-        start,
-        privacy,
-        (columns, options.chosen_features().columns(data.n_features) + options.intercept),
-    )
+    return planned(name, options, data.kind, start, privacy, (columns, built.method.width(data.n_features)))
 
 
 def planned(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data import centring
 from rhfedmtl.data.federation import Federation
-from rhfedmtl.data.scaling import Moments, RowMap, Scaler, rounded, scalers, total
+from rhfedmtl.data.scaling import NO_MOMENTS, RowMap, Scaler, rounded, scalers, total
 from rhfedmtl.engines.network import LabelCentring, Network
 from rhfedmtl.features.base import PASSES, FloatArray, Statistics, at_edges, between_edges, normal_quantiles
 from rhfedmtl.features.maps import Features
@@ -101,7 +101,7 @@ def agreed_scalers(
         return scalers(network.moments(), settings.scale, settings.scale_per_station, kind, names)
     mappings = row_maps(network, shape, method.features, settings, kind, names)
     standard = settings.scale.startswith("standard")
-    moments = network.moments(mappings) if standard else [Moments.of(np.empty((0, shape[1])))] * shape[0]
+    moments = network.moments(mappings) if standard else [NO_MOMENTS] * shape[0]
     return scalers(moments, settings.scale, settings.scale_per_station, kind, (), mappings)
 
 
@@ -120,7 +120,7 @@ def row_maps(
     """
     n_stations, n_columns = shape
     first = "unit" if settings.scale == "unit" else "standard"
-    moments = network.moments() if first == "standard" else [Moments.of(np.empty((0, n_columns)))] * n_stations
+    moments = network.moments() if first == "standard" else [NO_MOMENTS] * n_stations
     before = scalers(moments, first, settings.scale_per_station, dtype, names)
     public = rounded(normal_quantiles(n_columns, 1.0 if first == "standard" else 1.0 / math.sqrt(n_columns)), dtype)
     quantiles = [public if features.needs_quantiles else np.empty((n_columns, 0))] * len(before)

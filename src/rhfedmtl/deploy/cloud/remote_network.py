@@ -31,7 +31,7 @@ import numpy as np
 
 from rhfedmtl.algorithms.method import Method
 from rhfedmtl.data.federation import Federation, Origin, offsets
-from rhfedmtl.data.scaling import Moments, RowMap, Scaler
+from rhfedmtl.data.scaling import NO_MOMENTS, Moments, RowMap, Scaler
 from rhfedmtl.deploy.cloud.active_stations import ActiveStations, bodies
 from rhfedmtl.deploy.cloud.checks import StationBounds
 from rhfedmtl.deploy.cloud.config import CloudConfig
@@ -333,7 +333,7 @@ class RemoteNetwork:
         channel, scale = self.method.channel, self.config.learning.scale
         needed = scale not in ("unit", "none") or (scale == "none" and bool(self.method.features))
         if channel.noised or (channel.sums_only and not needed):
-            return [Moments(0, np.empty(0), np.empty(0))] * self.n_stations
+            return [NO_MOMENTS] * self.n_stations
 
         def make_request(b: int) -> wire.MomentsRequest:
             mapping = None if mappings is None else mappings[b]
