@@ -240,7 +240,7 @@ PresetName = Annotated[
 def with_preset(
     name: str | None, context: typer.Context, options: Options, cost: list[str] | None, budget: list[str] | None
 ) -> tuple[Options, list[str] | None, list[str] | None]:
-    """Return options, prices and budgets; the preset sets those that the user left open."""
+    """Return options, prices and budgets. The preset fills the gaps."""
     if name is None:
         return options, cost, budget
     preset, options = preset_weights(name, context, options)
