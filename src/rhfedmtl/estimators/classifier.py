@@ -229,7 +229,9 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         self, prepared: Prepared, federation: Federation, weight: Any, models: TaskModels, result: Result
     ) -> TaskModels:
         """Return the models with probability curves, or with the reason for missing curves."""
-        curves, reason = fitted_curves(self, prepared.built, federation, prepared.settings, weight, result)
+        curves, reason = fitted_curves(
+            self, prepared.built, federation, prepared.settings, weight, result, prepared.held_out
+        )
         return replace(models, curves=curves, provenance={**models.provenance, "calibration": reason})
 
     def calibrate(self, X: Any, y: Any, *, task: Any = None, sample_weight: Any = None) -> Self:

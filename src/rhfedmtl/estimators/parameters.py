@@ -26,9 +26,10 @@ from rhfedmtl.features.maps import Features, pinned
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
+from rhfedmtl.selection.folds import Float64Array
 from rhfedmtl.selection.maps import MapChoice
 from rhfedmtl.selection.regularisation import weighted
-from rhfedmtl.selection.weights import OpenWeights, SelectionRecord, can_choose, choose_map, with_map
+from rhfedmtl.selection.weights import OpenWeights, Selection, SelectionRecord, can_choose, choose_map, with_map
 from rhfedmtl.training.config import RunConfig, default_scale
 from rhfedmtl.training.privacy import Privacy, PrivatePlan, private
 from rhfedmtl.training.settings import Settings
@@ -43,7 +44,8 @@ Estimator = Any
 class Prepared(NamedTuple):
     """The parts of a run that follow from parameters.
 
-    ``weights`` are the parameters λ1 and λ2, ``before`` is a run that chose them.
+    ``weights`` are the parameters λ1 and λ2, ``before`` is a run that chose them, and ``held_out`` the scores of a
+    choice on folds.
     """
 
     built: Algorithm
@@ -53,6 +55,7 @@ class Prepared(NamedTuple):
     selection: SelectionRecord
     before: Before | None
     weights: dict[str, float]
+    held_out: Float64Array | None = None
 
 
 def seed_of(estimator: Estimator) -> int:
@@ -114,14 +117,14 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
         choice, remaining = choose_map(built, method, federation, settings, remaining, weights)
         weights["lambda1"] = choice.lambda1 or weights["lambda1"]
         built = _behind(choice, built, weights)
-    selection, before = _choice(estimator, built, federation, settings, remaining, weights)
+    selection, before, held_out = _choice(estimator, built, federation, settings, remaining, weights)
     if choice is not None:
         selection, before = with_map(choice, selection, before)
     if selection.chosen:
         assert isinstance(built.method, DualMethod)
         relationship = weighted(built.method.relationship, **weights | selection.chosen)
         built = built._replace(method=replace(built.method, relationship=relationship))
-    return Prepared(built, settings, ledger, plan, selection, before, weights)
+    return Prepared(built, settings, ledger, plan, selection, before, weights, held_out)
 
 
 def origin_of(estimator: Estimator, seed: int, plan: PrivatePlan | None) -> dict[str, Any]:
@@ -200,7 +203,7 @@ def _choice(
     settings: Settings,
     ledger: Ledger,
     present: dict[str, float],
-) -> tuple[SelectionRecord, Before | None]:
+) -> Selection:
     """Choose weights that are "auto", or λ2 if it is not given, on held-out training rows; a budget pays for it."""
     auto = tuple(name for name in USUAL if getattr(estimator, name) == "auto")
     keeps = ALGORITHMS[estimator.algorithm].keeps_weights
@@ -212,7 +215,7 @@ def _choice(
     if left_open and can_choose(built, federation, limited=bool(estimator.budget)):
         auto = ("lambda2",)
     if not auto:
-        return SelectionRecord({}, "no weight was chosen", {}, []), None
+        return Selection(SelectionRecord({}, "no weight was chosen", {}, []))
     if auto == ("lambda1",):
         raise ConfigError("lambda1='auto' needs lambda2='auto': the two are chosen together")
     if not isinstance(built.method, DualMethod):
@@ -220,5 +223,5 @@ def _choice(
     if ledger.budget:
         last = getattr(estimator, "_learned_with", None)
         if estimator.warm_start and last is not None:  # A warm start keeps the weights with the duals.
-            return SelectionRecord({name: last[name] for name in auto}, "as in the previous fit", {}, []), None
+            return Selection(SelectionRecord({name: last[name] for name in auto}, "as in the previous fit", {}, []))
     return OpenWeights(auto, present).choose(built, federation, settings, ledger)

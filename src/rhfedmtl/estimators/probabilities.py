@@ -55,8 +55,9 @@ def fitted_curves(
     settings: Settings,
     weight: Float64Array | None,
     result: Result,
+    held_out: Float64Array | None,
 ) -> tuple[ProbabilityCurves | None, str]:
     """Return the curves of the models of a fit and an empty text, or no curves and the reason."""
     if reason := reason_against(estimator):
         return None, reason
-    return probability_curves(built, federation, settings, Trained.of(result), weight), ""
+    return probability_curves(built, federation, settings, Trained.of(result), weight, held_out), ""

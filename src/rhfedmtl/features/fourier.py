@@ -81,6 +81,18 @@ def _dense_frequencies(n_columns: int, size: int, kernel: str, seed: int) -> tup
     return frequencies, random.uniform(0.0, 2.0 * np.pi, size)
 
 
+@lru_cache(maxsize=8)
+def _sparse_frequencies(n_columns: int, size: int, seed: int) -> tuple[npt.NDArray[Any], FloatArray, FloatArray]:
+    """Return the columns of each cosine of `SparseFourier` and their weights (variables × cosines), and phases."""
+    random = Statistics(np.empty((n_columns, 0)), seed).generator("sparse-fourier")
+    count = min(VARIABLES, n_columns)
+    read, weights = np.empty((count, size), dtype=np.int64), np.empty((count, size))
+    for column in range(size):
+        read[:, column] = random.choice(n_columns, count, replace=False)
+        weights[:, column] = math.sqrt(2.0 / count) * math.sqrt(3.0) * random.normal(size=count)
+    return read, weights, random.uniform(0.0, 2.0 * np.pi, size)
+
+
 @dataclass(frozen=True)
 class Fourier(FeatureMap):
     """Orthogonal random features for the kernel exp(−‖x − x′‖²/d), or exp(−‖x − x′‖₁/d) with ``laplace``.
@@ -136,7 +148,7 @@ class SparseFourier(FeatureMap):
 
     def function(self, statistics: Statistics) -> Function:
         """Return the cosines; a rank has variance 1/3, so √3 standardises it."""
-        read, weights, phases = self._chosen(statistics)
+        read, weights, phases = _sparse_frequencies(statistics.n_columns, self.size, statistics.seed)
 
         def transform(rows: FloatArray) -> FloatArray:
             ranks = statistics.ranks(rows)
@@ -147,17 +159,7 @@ class SparseFourier(FeatureMap):
 
     def add_nodes(self, graph: Graph, rows: str, statistics: Statistics) -> str:
         """Add the cosines."""
-        read, weights, phases = self._chosen(statistics)
+        read, weights, phases = _sparse_frequencies(statistics.n_columns, self.size, statistics.seed)
         frequencies = np.zeros((statistics.n_columns, self.size))
         frequencies[read, np.arange(self.size)] = weights
         return _cosine_nodes(graph, statistics.rank_nodes(graph, rows), frequencies, phases)
-
-    def _chosen(self, statistics: Statistics) -> tuple[npt.NDArray[Any], FloatArray, FloatArray]:
-        """Return the columns of each cosine and their weights (both variables × cosines), and phases."""
-        random, d = statistics.generator("sparse-fourier"), statistics.n_columns
-        count = min(VARIABLES, d)
-        read, weights = np.empty((count, self.size), dtype=np.int64), np.empty((count, self.size))
-        for column in range(self.size):
-            read[:, column] = random.choice(d, count, replace=False)
-            weights[:, column] = math.sqrt(2.0 / count) * math.sqrt(3.0) * random.normal(size=count)
-        return read, weights, random.uniform(0.0, 2.0 * np.pi, self.size)

@@ -91,47 +91,50 @@ def _parts(scores: Float64Array, starts: Float64Array) -> Float64Array:
 
 
 class _Rows(NamedTuple):
-    """Rows in the order of their tasks: scores and target probabilities per class, weights, and the tasks' ranges."""
+    """Scores and target probabilities (class × row), weights and tasks of rows; the first axis keeps sums fast."""
 
     scores: Float64Array
     targets: Float64Array
     weight: Float64Array
     task: IntArray
-    ranges: list[slice]
+    n_tasks: int
 
     def pooled(self) -> _Rows:
         """Return the rows as those of a single task."""
-        return self._replace(task=np.zeros_like(self.task), ranges=[slice(0, len(self.task))])
+        return self._replace(task=np.zeros_like(self.task), n_tasks=1)
 
     def loss(self, curves: Float64Array) -> Float64Array:
         """Return the log loss of every task under its curve."""
-        from scipy.special import log_softmax
-
-        losses = -self.weight * np.sum(self.targets * log_softmax(self._logits(curves), axis=1), axis=1)
-        return np.asarray(np.bincount(self.task, losses, minlength=len(self.ranges)), dtype=np.float64)
+        logits, norm = self._logits(curves)
+        return self._by_task(norm - np.sum(self.targets * logits, axis=0))
 
     def slopes(self, curves: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return gradient and Hessian of the log loss of every task."""
-        from scipy.special import softmax
-
-        odds = softmax(self._logits(curves), axis=1)
-        count, width = len(self.ranges), odds.shape[1] + 1
-        gradient, hessian = np.zeros((count, width)), np.zeros((count, width, width))
-        difference = self.weight[:, None] * (odds - self.targets)
-        mean = np.sum(odds * self.scores, axis=1)
-        mixed = self.weight[:, None] * odds * (self.scores - mean[:, None])
-        for b, rows in enumerate(self.ranges):
-            gradient[b, 0] = np.sum(difference[rows] * self.scores[rows])
-            gradient[b, 1:] = difference[rows].sum(axis=0)
-            weighted = self.weight[rows, None] * odds[rows]
-            hessian[b, 0, 0] = np.sum(mixed[rows] * self.scores[rows])
-            hessian[b, 0, 1:] = hessian[b, 1:, 0] = mixed[rows].sum(axis=0)
-            hessian[b, 1:, 1:] = np.diag(weighted.sum(axis=0)) - weighted.T @ odds[rows]
+        logits, norm = self._logits(curves)
+        odds = np.exp(logits - norm)
+        width = len(odds) + 1
+        gradient, hessian = np.empty((self.n_tasks, width)), np.empty((self.n_tasks, width, width))
+        difference = odds - self.targets
+        mixed = odds * (self.scores - np.sum(odds * self.scores, axis=0))
+        gradient[:, 0] = self._by_task(np.sum(difference * self.scores, axis=0))
+        hessian[:, 0, 0] = self._by_task(np.sum(mixed * self.scores, axis=0))
+        for i in range(1, width):
+            gradient[:, i] = self._by_task(difference[i - 1])
+            hessian[:, 0, i] = hessian[:, i, 0] = self._by_task(mixed[i - 1])
+            for j in range(1, i + 1):
+                product = odds[i - 1] * ((i == j) - odds[j - 1])
+                hessian[:, i, j] = hessian[:, j, i] = self._by_task(product)
         return gradient, hessian
 
-    def _logits(self, curves: Float64Array) -> Float64Array:
-        curve = curves[self.task]
-        return curve[:, :1] * self.scores + curve[:, 1:]
+    def _by_task(self, values: Float64Array) -> Float64Array:
+        """Return the weighted sum over the rows of each task."""
+        return np.asarray(np.bincount(self.task, self.weight * values, minlength=self.n_tasks), dtype=np.float64)
+
+    def _logits(self, curves: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Return the logits, and the logarithm of the sum of their exponentials over the classes."""
+        logits = curves.T[:1, self.task] * self.scores + curves.T[1:, self.task]
+        top = logits.max(axis=0)
+        return logits, top + np.log(np.exp(logits - top).sum(axis=0))
 
 
 def fit_curves(
@@ -156,17 +159,15 @@ def fit_curves(
     weight
         Weights of the rows; by default, they are equal.
     """
-    order = np.argsort(task, kind="stable")
-    scores, codes, task = scores[order], codes[order].astype(np.int64), task[order]
-    weight = np.ones(len(task)) if weight is None else (weight / weight.mean())[order]
+    codes = codes.astype(np.int64)
+    weight = np.ones(len(task)) if weight is None else weight / weight.mean()
     targets = _targets(codes, n_classes, weight)
     counts = np.bincount(task, minlength=n_tasks)
-    ranges = [slice(end - n, end) for end, n in zip(np.cumsum(counts), counts, strict=True)]
 
     def fit(scores: Float64Array, *, offsets: bool) -> _Fit:
         both = np.hstack([-scores / 2.0, scores / 2.0]) if scores.shape[1] == 1 else scores
         unit = float(np.sqrt(np.mean(np.square(both)))) or 1.0
-        curves, aic = _fit(_Rows(both / unit, targets, weight, task, ranges), offsets=offsets)
+        curves, aic = _fit(_Rows(both.T.copy() / unit, targets.T.copy(), weight, task, n_tasks), offsets=offsets)
         curves[:, 0] /= unit
         return _Fit(
             curves if scores.shape[1] > 1 else np.column_stack([curves[:, 0], curves[:, 2] - curves[:, 1]]), aic
@@ -231,12 +232,12 @@ class _Fit(NamedTuple):
 
 def _fit(rows: _Rows, *, offsets: bool) -> _Fit:
     """Fit the curves of all tasks and the common curve by EM; without ``offsets``, all offsets are 0."""
-    width, count = rows.scores.shape[1] + 1, len(rows.ranges)
+    width, count = len(rows.scores) + 1, rows.n_tasks
     free = np.r_[True, np.full(width - 1, offsets)]
     # 1. Begin with the curve of all rows.
     flat = np.zeros(width)
     common = _newton(rows.pooled(), np.r_[1.0, flat[1:]][None], flat, flat, free)[0][0]
-    present = np.array([part.stop > part.start for part in rows.ranges])
+    present = np.bincount(rows.task, minlength=count) > 0
     curves, spread, precision = np.tile(common, (count, 1)), np.ones(2), flat
     hessian = np.zeros((count, width, width))
     for _ in range(MOST_STEPS if present.sum() > 1 else 0):

@@ -23,6 +23,7 @@ from rhfedmtl.data.federation import Federation, offsets, one_terminal_per_task
 from rhfedmtl.data.scaling import Scaler
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError
+from rhfedmtl.features.maps import Features
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.losses import Loss
 from rhfedmtl.maths.metrics import scores
@@ -37,6 +38,8 @@ from rhfedmtl.training.settings import Settings
 IntArray = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
+MOST_STORED = 10_000_000
+"""Numbers of the rows of a fold that are kept mapped and scaled between solutions: 80 MB."""
 DRAW, CUT, SAMPLED = range(3)  # streams of random numbers: candidates of tuning, held-out rows, drawn rows
 
 
@@ -72,8 +75,33 @@ class Precision:
 
 
 @dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a problem with one terminal per task; None as ``scalers`` leaves the scaling to the run."""
+
+    federation: Federation
+    features: Features
+    scalers: list[Scaler] | None = None
+
+    def scaled(self, scalers: list[Scaler]) -> Rows:
+        """Return the rows mapped and scaled, for problems with other weights; only unit norm is left to the run.
+
+        Rows of more than `MOST_STORED` numbers stay as they are, and each run maps and scales them again.
+        """
+        data = self.federation
+        if len(data.X) * scalers[0].columns(data.n_features) > MOST_STORED:
+            return replace(self, scalers=scalers)
+        spans = zip(scalers, np.split(data.X, np.cumsum(data.sizes)[:-1]), strict=True)
+        X = np.concatenate([replace(scaler, unit=False).transform(rows) for scaler, rows in spans])
+        data = replace(data, X=X, test_X=X[:0], feature_names=(), preparation=None)
+        return Rows(data, Features(), [Scaler(unit=scaler.unit) for scaler in scalers])
+
+
+@dataclass(frozen=True, eq=False)
 class Solution:
-    """Solution of a problem, and the state from which the next problem may start."""
+    """Solution of a problem, and the state from which the next problem may start.
+
+    ``scalers`` belong to the rows as given; ``rows`` are mapped and scaled if another solution was the start.
+    """
 
     models: Models
     scalers: list[Scaler]
@@ -81,6 +109,7 @@ class Solution:
     certificate: Certificate
     alpha: Float64Array
     effort: Effort
+    rows: Rows
 
 
 def default_folds(federation: Federation) -> int:
@@ -248,9 +277,8 @@ def solve(
     ``start`` must have the same rows. The solution does not depend on the placement of rows or on the channel.
     Therefore a single terminal holds all rows of a task here, because more terminals would need many more rounds.
     """
-    precision = precision or Precision()
+    precision, settings = precision or Precision(), settings or Settings()
     start_time = time.perf_counter()
-    settings = settings or Settings()
     settings = replace(
         settings,
         execution=settings.execution.in_process,
@@ -258,8 +286,12 @@ def solve(
         target_relative_gap=precision.relative_gap,
         max_rounds=precision.max_rounds,
     )
-    rows, exact = one_terminal_per_task(without_tests(federation)), replace(method, channel=Channel())
-    run = Run(rows, exact, settings, Ledger({}), scalers=None if start is None else start.scalers)
+    if start is None:
+        rows = Rows(one_terminal_per_task(without_tests(federation)), method.features)
+    else:
+        rows = start.rows if start.rows.scalers else start.rows.scaled(start.scalers)
+    exact = replace(method, channel=Channel(), features=rows.features)
+    run = Run(rows.federation, exact, settings, Ledger({}), scalers=rows.scalers)
     network, cloud = run.network, run.cloud
     assert isinstance(network, InProcess)
     assert isinstance(cloud, Cloud)
@@ -268,8 +300,9 @@ def solve(
     run.learn(_Passes(precision.passes))
     certificate = run.certify()
     effort = Effort(1, run.state.round, run.state.terminal_steps, time.perf_counter() - start_time)
+    scalers = run.units.scalers if start is None else start.scalers
     models = run.units.as_given(certificate.models)
-    return Solution(models, run.units.scalers, cloud.relationship, certificate, network.alpha.copy(), effort)
+    return Solution(models, scalers, cloud.relationship, certificate, network.alpha.copy(), effort, rows)
 
 
 def held_out_scores(federation: Federation, fold: Fold, solution: Solution, out: Float64Array) -> None:

@@ -58,6 +58,7 @@ def probability_curves(
     settings: Settings,
     trained: Trained,
     weight: Float64Array | None = None,
+    held_out: Float64Array | None = None,
 ) -> ProbabilityCurves | None:
     """Return the curves of all tasks from out-of-fold scores; None for regression and for methods without duals.
 
@@ -72,6 +73,8 @@ def probability_curves(
         are far from their optimum have smaller scores.
     weight
         Weights of the rows in the curves; by default, every row counts once.
+    held_out
+        Out-of-fold scores of all training rows, if the choice of the weights has made them (`weights.Selection`).
     """
     method, data = built.method, built.regroup(federation)
     if not federation.class_names or not isinstance(method, DualMethod):
@@ -86,7 +89,7 @@ def probability_curves(
         data, federation = without(data, ~drawn), without(federation, ~drawn)
         weight = None if weight is None else weight[drawn]
     # 2. Score the rows of each fold by models that were trained without them.
-    scores = np.full((len(data.X), data.targets().shape[1]), np.nan)
+    scores = np.full((len(data.X), data.targets().shape[1]), np.nan) if held_out is None else held_out
     try:
         parts = make_folds(data, default_folds(data), settings.seed, 1 if large else None)
     except ConfigError:
@@ -97,7 +100,7 @@ def probability_curves(
     else:
         precision = Precision(relative_gap=max(Precision.relative_gap, min(trained.relative_gap, 1.0)))
         settings = replace(settings, target_gap=0.0)
-        for fold in parts:
+        for fold in parts if held_out is None else ():
             solution = solve(fold.federation, method, precision, settings=settings)
             held_out_scores(data, fold, solution, scores)
         words = "held-out rows of a sample" if large else f"out-of-fold rows ({len(parts)} folds)"

@@ -76,11 +76,12 @@ SEARCH_ROWS = 20_000
 
 
 class Trial(NamedTuple):
-    """A pair of weights with the metric of every task on held-out rows, and the work that it took."""
+    """A pair of weights with the metric of every task and the scores on held-out rows, and the work that it took."""
 
     lambda1: float
     lambda2: float
     tasks: Float64Array
+    scores: Float64Array
     effort: Effort
 
     @property
@@ -284,7 +285,7 @@ class _Path:
             held_out_scores(self.federation, fold, solution, held_out)
             self._last[k], effort = solution, effort + solution.effort
         tasks = task_metric(self.judged, held_out, self.metric, self.method.loss)
-        return Trial(lambda1, lambda2, tasks / self.zero if self.metric == "loss" else tasks, effort)
+        return Trial(lambda1, lambda2, tasks / self.zero if self.metric == "loss" else tasks, held_out, effort)
 
     def _zero_loss(self) -> Float64Array:
         """Return the loss of every task's zero model on its held-out rows."""

@@ -23,7 +23,7 @@ from rhfedmtl.resources.costs import Budget
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection import maps
 from rhfedmtl.selection.first_rounds import FirstRounds, WeightTrial
-from rhfedmtl.selection.folds import default_folds, fold_parts
+from rhfedmtl.selection.folds import Float64Array, default_folds, fold_parts
 from rhfedmtl.selection.maps import MapChoice, MapTrial
 from rhfedmtl.selection.regularisation import PATH1, choose, weighted
 from rhfedmtl.selection.tuning import TuningRecord, tuned
@@ -66,6 +66,17 @@ class SelectionRecord:
         return f"{text}; features {self.features} ({self.why_features}{scores and f'; loss there: {scores}'})"
 
 
+class Selection(NamedTuple):
+    """The record of a choice, the first rounds if they took place, and the scores of a choice on folds.
+
+    ``held_out`` are the scores of all training rows by models with the chosen weights, trained without their fold.
+    """
+
+    record: SelectionRecord
+    before: Before | None = None
+    held_out: Float64Array | None = None
+
+
 class Chosen(NamedTuple):
     """The run with all settings as numbers, the records of their choice, and its first rounds if they took place."""
 
@@ -103,10 +114,10 @@ def choose_settings(
         return Chosen(config.changed(**{name: weights.current[name] for name in weights.auto}))
     in_process = Execution(threads=execution.threads)
     settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=in_process)
-    record, before = weights.choose(built, federation, settings, Ledger(cost, limits), execution, watch)
-    if not (weights.required or record.tried):
-        return Chosen(config, None, record)
-    return Chosen(config.changed(**record.chosen), None, record, before)
+    selection = weights.choose(built, federation, settings, Ledger(cost, limits), execution, watch)
+    if not (weights.required or selection.record.tried):
+        return Chosen(config, None, selection.record)
+    return Chosen(config.changed(**selection.record.chosen), None, selection.record, selection.before)
 
 
 def _with_map(config: RunConfig, federation: Federation, execution: Execution, watch: Watcher | None) -> Chosen:
@@ -124,7 +135,8 @@ def _with_map(config: RunConfig, federation: Federation, execution: Execution, w
     reduced = replace(fixed, budget=ledger.budget.format()) if limits else fixed
     chosen = choose_settings(reduced, federation, execution=execution, watch=watch)
     record, before = with_map(choice, chosen.selection, chosen.before)
-    return Chosen(replace(fixed, options=chosen.config.options), chosen.tuning, record, before)
+    config = replace(fixed, options=chosen.config.options)
+    return chosen._replace(config=config, selection=record, before=before)
 
 
 def choose_map(
@@ -201,20 +213,24 @@ class OpenWeights:
         ledger: Ledger,
         execution: Execution | None = None,
         watch: Watcher | None = None,
-    ) -> tuple[SelectionRecord, Before | None]:
-        """Choose weights in the first rounds if there is a budget, else on folds; return the record and these rounds.
+    ) -> Selection:
+        """Choose weights in the first rounds if there is a budget, else on folds.
 
         If the watcher ends the first rounds, the weights chosen so far are final. Folds charge nothing; ConfigError is
         raised if the rows are too few for folds.
         """
         if ledger.budget:
-            return self._in_first_rounds(built, federation, settings, ledger, execution or Execution(), watch)
+            return Selection(
+                *self._in_first_rounds(built, federation, settings, ledger, execution or Execution(), watch)
+            )
         assert isinstance(built.method, DualMethod)
         path = PATH1 if "lambda1" in self.auto else (self.current["lambda1"],)
         choice = choose(built.regroup(federation), built.method, lambda1=path, settings=settings, judged=federation)
         chosen = {name: float(getattr(choice, name)) for name in self.auto}
         tried = [WeightTrial(t.lambda1, t.lambda2, t.score, t.effort.rounds) for t in choice.trials]
-        return SelectionRecord(chosen, f"the best on folds{choice.edge}", {}, tried), None
+        scores = choice.best.scores
+        record = SelectionRecord(chosen, f"the best on folds{choice.edge}", {}, tried)
+        return Selection(record, None, scores if len(scores) == len(federation.X) else None)
 
     def begin(
         self, method: DualMethod, policy: Policy, federation: Federation, settings: Settings, ledger: Ledger
