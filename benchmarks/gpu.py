@@ -1,10 +1,11 @@
 """Speed of the GPU engine on this machine's card, and how close its numbers are to those of the CPU.
 
-    python benchmarks/gpu.py [agree] [rate] [uniform] [narrow] [full] [--json FILE]
+    python benchmarks/gpu.py [agree] [maps] [rate] [uniform] [narrow] [full] [--json FILE]
 
 ``agree`` holds rounds, certificates and duals against engine `inprocess` for every loss and merge. ``rate`` counts
 terminal steps per second at d = 561 (200,000 terminals, 16 samples, H = 16), of the kernel alone and of whole rounds,
 with the bandwidth of the card beside it, in passes over the rows; ``uniform`` with rows drawn with replacement.
+``maps`` holds whole runs behind feature maps against engine `inprocess`, and the widest map that the card takes.
 ``full`` runs HFedMTL over a million terminals (1,000 tasks, 16 samples,
 d = 128) to a certified relative gap of 1e-3.
 """
@@ -33,6 +34,8 @@ from rhfedmtl.data.scaling import scalers
 from rhfedmtl.engines.gpu.engine import Gpu
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.engines.registry import Execution
+from rhfedmtl.errors import ConfigError
+from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.registry import LOSSES
 from rhfedmtl.maths.relationships import MeanRegularised
 from rhfedmtl.policies.fixed import Fixed
@@ -75,6 +78,32 @@ def _numbers(network: Any, method: DualMethod) -> list[Any]:
         seen += [np.asarray(outcome.factor), outcome.gains, network.V, certificate.models]
         seen += [np.array([certificate.primal, certificate.dual])]
     return [*seen, network.alpha.copy()]
+
+
+def maps(tasks: int = 5, terminals: int = 60) -> dict[str, Any]:
+    """Largest difference of the models and the objective from engine `inprocess`, relative, behind each map."""
+    data = make(Synthetic(tasks, terminals, samples=12, features=12, classes=3, test=0))
+    found: dict[str, Any] = {}
+    for text in ("splines", "splines+pairs", "fourier", "fourier=200:laplace", "sparse-fourier", "fourier=16000"):
+        method = DualMethod(relationship=MeanRegularised(1e-3, 1e-2), features=Features(text))
+        results = []
+        for engine in ("inprocess", "gpu"):
+            run = Run(data, method, Settings(execution=Execution(engine=engine)), Ledger({}))
+            run.learn(Fixed(24, 1, 10))
+            certificate = run.certify()
+            results.append((certificate.models, certificate.primal, certificate.relative_gap))
+        (W, primal, gap), (card, card_primal, card_gap) = results
+        found[text] = {
+            "models": float(np.abs(W - card).max() / np.abs(W).max()),
+            "primal": abs(primal - card_primal) / primal,
+            "relative_gaps": [gap, card_gap],
+        }
+    method = DualMethod(relationship=MeanRegularised(1e-3, 1e-2), features=Features("fourier=17000"))
+    try:
+        Run(data, method, Settings(execution=Execution(engine="gpu")), Ledger({}))
+    except ConfigError as error:
+        found["fourier=17000"] = str(error)
+    return found
 
 
 def bandwidth() -> float:
@@ -208,6 +237,7 @@ def uniform() -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "agree": agree,
+    "maps": maps,
     "rate": rate,
     "uniform": uniform,
     "narrow": narrow,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +42,28 @@ def card() -> type[Gpu]:
     if interpreted() and np.lib.NumpyVersion(np.__version__) >= "2.4.0":
         pytest.skip("Triton's interpreter does not work with NumPy 2.4 and later")
     return Gpu
+
+
+def test_kernels_are_called_with_their_arguments() -> None:
+    """Without a card nothing runs these calls: a keyword that a kernel does not have, or too few, is found here."""
+    folder = Path(inspect.getfile(gpu_card)).parent
+    kernels = {
+        node.name: [argument.arg for argument in node.args.args]
+        for node in ast.parse((folder / "kernels.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    called = set()
+    for node in ast.walk(ast.parse((folder / "terminals.py").read_text(encoding="utf-8"))):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)):
+            continue
+        name, arguments = ast.unparse(node.func.value).rpartition("._kernels.")[2], node.args
+        keywords = {keyword.arg for keyword in node.keywords}
+        open_ended = None in keywords or any(isinstance(argument, ast.Starred) for argument in arguments)
+        rest = kernels[name][len(arguments) :]
+        assert keywords - {None, "num_warps", "num_stages"} <= set(rest), name
+        assert open_ended or set(rest) <= keywords, name
+        called.add(name)
+    assert called == {"draw_rows", "ascend", "follow_profile", "settle", "add_up", "add_blocks"}
 
 
 def numbers(network: Any, method: DualMethod, *, late: bool = False, most: int = 14) -> list[Any]:

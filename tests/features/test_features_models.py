@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -246,8 +247,40 @@ def test_a_new_task_is_learned_behind_the_same_maps(kind: str, lambda2: float | 
 def test_coefficients_behind_maps_are_refused() -> None:
     """A mapped column has no unit of a column; the message says what to use."""
     models, _, _ = solved("splines=3")
-    with pytest.raises(ConfigError, match=r"features 'splines=3' have no coefficients .*permutation_importance"):
+    with pytest.raises(ConfigError, match=r"features 'splines=3' have no coefficients .*importances"):
         models.coefficients()
+
+
+def test_importances_of_linear_models_are_weights_times_deviations() -> None:
+    """Without maps the importance of a column is |coefficient| times its deviation among the rows of the task."""
+    random = np.random.default_rng(0)
+    X, task = random.normal(size=(300, 3)) * [1.0, 5.0, 0.0], np.repeat(["a", "b"], 150)
+    y = X @ [1.0, -0.5, 0.0] + (task == "b") * X[:, 0]
+    models = RHFedMTLRegressor(random_state=0, lambda2=1e-4).fit(X, y, task=task).models_
+    table = models.importances(X, task, repeats=200)
+    names = ["X0", "X1", "X2"]
+    for b, name in enumerate(models.tasks):
+        expected = np.abs(models.coefficients()[names].to_numpy()[b]) * X[task == name].std(axis=0)
+        np.testing.assert_allclose(table.loc[name, names], expected, rtol=0.1, atol=1e-12)
+
+
+def test_importances_name_the_columns_of_the_table() -> None:
+    """Behind maps, each column of a table has an importance, a text too; a column without effect has nearly none."""
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(random.normal(size=(400, 2)), columns=["wave", "noise"])
+    frame["colour"] = random.choice(["red", "blue"], 400)
+    frame["site"] = random.choice(["north", "south"], 400)
+    y = np.cos(2.0 * frame["wave"]) + (frame["colour"] == "red")
+    model = RHFedMTLRegressor(features="splines", task="site", random_state=0).fit(frame, y)
+    table = model.importances(frame)
+    assert list(table.columns) == ["wave", "noise", "colour"]
+    assert list(table.index) == ["north", "south"]
+    assert (table["noise"] < 0.2 * table[["wave", "colour"]].min(axis=1)).all()
+    rows = frame.drop(columns="site")
+    with pytest.raises(DataError, match="row 0 has no task that the models know"):
+        model.models_.importances(rows, "west")
+    with pytest.raises(DataError, match="task 'north' has a single row"):
+        model.models_.importances(rows.iloc[:1], "north")
 
 
 @pytest.mark.parametrize(

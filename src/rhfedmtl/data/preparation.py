@@ -116,6 +116,12 @@ class Preparation:
         )
 
     @property
+    def sources(self) -> npt.NDArray[np.int64]:
+        """Index of the column behind each feature, in the order of `feature_names`."""
+        words = [[j] * len(self.values[j] or ()) for j in self.texts]
+        return np.array([*self.numbers, *self.indicated, *(j for part in words for j in part)], dtype=np.int64)
+
+    @property
     def vocabulary(self) -> bytes:
         """Values of all text columns, as sent on the wire."""
         return json.dumps([self.values[j] for j in self.texts], ensure_ascii=False).encode()

@@ -351,6 +351,10 @@ class TaskEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.models_.coefficients()
 
+    def importances(self, X: Any, task: Any = None) -> Any:
+        """Return how much each column moves the scores of each task, also behind maps (`TaskModels.importances`)."""
+        return self.models_.importances(*self._checked(X, task))
+
     def plot(self, axes: Sequence[Any] | None = None, *, metric: str | None = None) -> LearningCurveDisplay:
         """Plot a metric and the certified gap against the spending; needs matplotlib."""
         check_is_fitted(self, "result_")

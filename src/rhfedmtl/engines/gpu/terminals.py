@@ -251,7 +251,7 @@ class CardTerminals(BatchedTerminals):
             self._kernels.draw_rows[(-(-n // DECKS),)](
                 base, self._ids, self._starts, sent.ends, cohort.order, cohort.offsets, self._deck, visits,
                 part.terminals.start, part.terminals.stop, part.visits.start, UNIFORM=bool(orders.uniform),
-                SMALL_DECK=sent.small, N=DECKS, num_warps=DECKS // card.LANES,
+                SMALL=sent.small, N=DECKS, num_warps=DECKS // card.LANES,
             )  # fmt: skip
             self._kernels.ascend[(part.blocks.stop - part.blocks.start, columns)](
                 self._X, self._y, self._weight, self._norm, self._card_alpha, self._pending, cohort.offsets, visits,
