@@ -192,7 +192,7 @@ def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vecto
     """Return θ_b in [0, 1] with the largest Σ f_b(θ_b) − ½ tr(θV G (θV)ᵀ).
 
     Beyond ``MOST_SCALED_TASKS`` tasks all tasks share a θ. Each sweep solves for one θ_b after the other: the argmax of
-    f_b(θ) − θ cross − θ² square/2.
+    f_b(θ) − θ cross − θ² square/2. If the f_b are parabolas, a Newton step follows for the θ_b between the bounds.
     """
     n_tasks = len(V)
     if n_tasks > MOST_SCALED_TASKS:
@@ -201,18 +201,34 @@ def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vecto
         flat = V.reshape(n_tasks, -1)
         K = relationship.dense(n_tasks).G * (flat @ flat.T)
     squares, theta = np.diag(K).tolist(), np.ones(len(curves))
+    parabolas = curves.shape[1] == 2
     for _ in range(MOST_SWEEPS):
         before = theta.copy()
-        for b, (curve, square) in enumerate(zip(curves, squares, strict=True)):
+        for b, (curve, square) in enumerate(zip(curves.tolist() if parabolas else curves, squares, strict=True)):
             cross = float(K[b] @ theta) - square * float(theta[b])
-            if len(curve) == 2:
-                slope, curvature = float(curve[0]) - cross, float(curve[1]) + square
+            if parabolas:
+                slope, curvature = curve[0] - cross, curve[1] + square
                 theta[b] = min(max(slope / curvature, 0.0), 1.0) if curvature > 0.0 else float(slope > 0.0)
             else:
                 theta[b] = _best_on_chords(curve, cross, square)
+        if parabolas:
+            theta = _after_newton_step(theta, curves[:, 0], K + np.diag(curves[:, 1]))
         if np.abs(theta - before).max() <= 1e-9:
             break
     return theta if len(theta) == n_tasks else np.full(n_tasks, theta[0])
+
+
+def _after_newton_step(theta: Vector, slopes: Vector, A: Matrix) -> Vector:
+    """Return θ after a Newton step on slopes·θ − ½ θᵀAθ for the θ_b between 0 and 1, or θ if the value does not grow."""
+    free = np.flatnonzero((theta > 0.0) & (theta < 1.0))
+    if len(free) < 2:
+        return theta
+    gradient, part = slopes - A @ theta, A[np.ix_(free, free)]
+    ridge = 1e-12 * float(np.trace(part)) * np.eye(len(free))
+    moved = theta.copy()
+    moved[free] = np.clip(theta[free] + np.linalg.solve(part + ridge, gradient[free]), 0.0, 1.0)
+    step = moved - theta
+    return moved if gradient @ step > step @ A @ step / 2.0 else theta
 
 
 def _curve(curve: Vector, theta: float) -> float:
