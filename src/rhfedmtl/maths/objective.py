@@ -219,7 +219,7 @@ def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vecto
 
 
 def _after_newton_step(theta: Vector, slopes: Vector, A: Matrix) -> Vector:
-    """Return θ after a Newton step on slopes·θ − ½ θᵀAθ for the θ_b between 0 and 1, or θ if the value does not grow."""
+    """Return θ after a Newton step on slopes·θ − ½ θᵀAθ for the θ_b between 0 and 1; θ if the value does not grow."""
     free = np.flatnonzero((theta > 0.0) & (theta < 1.0))
     if len(free) < 2:
         return theta
