@@ -18,13 +18,23 @@ sys.path.insert(0, str(ROOT / "docs"))
 import refresh  # noqa: E402
 
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in refresh.pages()}
-# These pages take a minute, or use ports that networks of other tests could take at the same time.
+# These pages take long, or use ports that networks of other tests could take at the same time.
 SLOW = (
     "README.md",
-    "docs/tutorials/compare.md",
-    "docs/deploy_network.md",
+    "docs/commands/adapt.md",
+    "docs/commands/certify.md",
+    "docs/commands/export.md",
     "docs/commands/network.md",
+    "docs/commands/predict.md",
+    "docs/commands/release.md",
+    "docs/commands/report.md",
+    "docs/commands/runs.md",
     "docs/commands/status.md",
+    "docs/data.md",
+    "docs/deploy_network.md",
+    "docs/estimator.md",
+    "docs/tutorials/compare.md",
+    "docs/tutorials/reproduce.md",
 )
 
 

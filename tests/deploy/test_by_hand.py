@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 from tests.deploy import inside, nets
 from tests.waiting import wait_for
@@ -53,6 +54,7 @@ def served(place: Path, *words: str) -> Iterator[None]:
             process.terminate()
 
 
+@pytest.mark.slow
 def test_nine_commands_start_each_node_by_hand(tmp_path: Path) -> None:
     """The page works without a wait between the commands, and ends with a model."""
     init, *nodes, train, status, export = commands()

@@ -11,6 +11,7 @@ import pytest
 from tests.deploy import nets
 from tests.deploy.test_liars import HONEST, unequal, weighted
 from tests.roles.channels import SAMPLES
+from tests.turns import in_turn
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.registry import MERGES
@@ -85,9 +86,8 @@ def learn(
     assert not any(station.quarantined for station in run.network.stations)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("channel", SAMPLES)
-@pytest.mark.parametrize("loss", CLASSIFIERS, ids=str)
-def test_no_loss_and_no_channel_brings_blame(loss: Any, channel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("channel", "loss"), in_turn(SAMPLES, CLASSIFIERS), ids=str)
+def test_no_loss_and_no_channel_brings_blame(channel: str, loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default policy takes quasi-Newton steps too, where gradients take the place of sums."""
     merges = ["auto"] if channel == "masked" else ["auto", "line-search", "average"]
     for merge in merges:
@@ -125,9 +125,9 @@ def test_no_odd_station_is_blamed(case: str, monkeypatch: pytest.MonkeyPatch) ->
     learn(DualMethod(loss), made(), monkeypatch, **more)
 
 
-@pytest.mark.parametrize("lambda1", [1e-7, 1e-2, 10.0])
-@pytest.mark.parametrize("steps", [1, 7, 3000])
-@pytest.mark.parametrize("loss", [*CLASSIFIERS, Squared()], ids=str)
+@pytest.mark.parametrize(
+    ("loss", "steps", "lambda1"), in_turn([*CLASSIFIERS, Squared()], [1, 7, 3000], [1e-7, 1e-2, 10.0]), ids=str
+)
 def test_no_work_brings_blame(loss: Any, steps: int, lambda1: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders from a step to many passes, small and large weights, and rows in single precision."""
     made = nets.small(2, 3, 45) if loss.classifier else nets.levelled(2, 3, 45)
