@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rhfedmtl.algorithms.options import Options, build
@@ -32,3 +33,15 @@ def test_trials_stay_within_their_share(limit: float) -> None:
     assert [trial.features for trial in choice.tried] == list(maps.CANDIDATES)
     spent = Ledger.replay(COST, {}, choice.events).spent["energy"]
     assert 0.0 < spent <= len(maps.CANDIDATES) * maps.TRIAL_SHARE * limit
+
+
+def test_a_map_with_more_errors_than_no_map_is_not_taken() -> None:
+    """The smallest loss does not win if its errors are above those of the first candidate; ties go to fewer columns."""
+
+    def candidate(features: str, loss: float, errors: float) -> maps.Candidate:
+        return maps.Candidate(features, loss + np.array([0.01, -0.01, 0.02, -0.02]), errors)
+
+    none, shrunk = candidate("none", 0.5, 0.1), candidate("none", 0.4, 0.2)
+    assert maps._preferred([none, shrunk, candidate("splines", 0.3, 0.11)]) is none
+    better, equal = candidate("splines", 0.3, 0.1), candidate("splines+pairs", 0.3, 0.1)
+    assert maps._preferred([none, shrunk, better, equal]) is better

@@ -231,7 +231,9 @@ def test_a_choice_at_the_edge_of_the_grid_says_so(grid: tuple[float, ...], text:
     """A better λ2 may lie outside."""
     best = 0.3
     losses = [np.array([abs(np.log((value + 1e-9) / best))]) for value in grid]
-    trials = tuple(Trial(1e-3, value, loss, loss[:, None], Effort()) for value, loss in zip(grid, losses, strict=True))
+    trials = tuple(
+        Trial(1e-3, value, loss, loss[:, None], 0.0, Effort()) for value, loss in zip(grid, losses, strict=True)
+    )
     closest = min(grid, key=lambda value: abs(np.log((value + 1e-9) / best)))
     choice = Choice(1e-3, closest, "loss", trials, np.ones(1))
     assert (text in repr(choice)) if text else choice.edge == ""

@@ -351,6 +351,13 @@ def row_losses(loss: Loss, row_scores: Float64Array, targets: Float64Array) -> n
     return np.asarray(value(row_scores, targets))
 
 
+def error_share(row_scores: Float64Array, y: npt.NDArray[Any], n_classes: int) -> float:
+    """Return the share of wrong classes among the rows that have scores; 0 in a regression."""
+    rows = ~np.isnan(row_scores).any(axis=1)
+    wrong = metrics.predict(row_scores[rows], n_classes) != y[rows]
+    return float(np.mean(wrong)) if n_classes and rows.any() else 0.0
+
+
 def row_weights(federation: Federation) -> Float64Array:
     """Return the weight of every training row in the loss of its task."""
     weight = federation.sample_weight

@@ -1,11 +1,13 @@
 """Choose a feature map on held-out training rows (``features="auto"``).
 
-Without a budget, every candidate is solved with a fifth of the rows held out, for several λ1, and judged by its best
-loss on these rows. With a budget, every candidate trains on four fifths of the rows for a share of the budget, and is
-charged like the run that follows. The first candidate of the list wins that is not clearly worse than the best: the
-list goes from few columns to many.
+Without a budget, every map is solved on folds for several λ1, and judged by its best loss on held-out rows. Small data
+uses all folds, and large data one (`regularisation.lambda1_path`). With a budget, every map trains on four fifths of
+the rows for a share of the budget, and is charged like the run that follows.
 
-The score of a task is its loss on held-out rows divided by the loss of its zero model there.
+The score of a task is its loss on held-out rows divided by the loss of its zero model there. Of the candidates whose
+loss is at most half a standard error behind the best, the first is taken: the list goes from few columns to many. A
+candidate with more errors on held-out rows than the run without a map is out: losses also fall if models are
+shrunk, which helps no prediction.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from rhfedmtl.maths.metrics import scores
 from rhfedmtl.resources.events import Event
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.first_rounds import FOLDS, HeldOutRows
-from rhfedmtl.selection.folds import Float64Array, held_out_rows, hold_out, row_losses
+from rhfedmtl.selection.folds import Float64Array, error_share, held_out_rows, hold_out, row_losses
 from rhfedmtl.selection.regularisation import STANDARD_ERRORS, TRIM, lambda1_path, trimmed_error
 from rhfedmtl.training.result import Result
 from rhfedmtl.training.run import Run
@@ -52,6 +54,18 @@ class MapTrial:
     rounds: int
 
 
+class Candidate(NamedTuple):
+    """A map that was tried, with λ1 if it was tried with several, and its losses by task and errors on held-out rows.
+
+    Errors are the share of wrong classes, and 0 in a regression, whose loss is an error already.
+    """
+
+    features: str
+    losses: Float64Array
+    errors: float
+    lambda1: float | None = None
+
+
 class MapChoice(NamedTuple):
     """The chosen map, the reason, all trials, the events that a budget pays, and λ1 if it was chosen with the map."""
 
@@ -66,7 +80,7 @@ def on_folds(
     built: Algorithm, method: DualMethod, federation: Federation, settings: Settings, weights: Mapping[str, float]
 ) -> MapChoice:
     """Choose the map and λ1 without a budget, by the problem of the dual ``method``."""
-    data, tried, by_task, lambda1 = built.regroup(federation), list[MapTrial](), list[Float64Array](), list[float]()
+    data, tried, candidates = built.regroup(federation), list[MapTrial](), list[Candidate]()
     if method.relationship.coupling(data.n_tasks) == 0.0:
         weights = {**weights, "lambda2": 0.0}
     for text in CANDIDATES:
@@ -75,11 +89,12 @@ def on_folds(
             choice = lambda1_path(data, mapped, weights=weights, settings=settings, judged=federation)
         except ConfigError as error:  # too few rows for folds
             return MapChoice(NO_MAP, f"default: {error}", [], [])
-        by_task.append(choice.best.tasks)
-        lambda1.append(choice.lambda1)
+        # The first candidate is the run without a map and with the λ1 that it would have.
+        for trial in (*(() if candidates else choice.trials[:1]), choice.best):
+            candidates.append(Candidate(text, trial.tasks, trial.errors, trial.lambda1))
         tried.append(MapTrial(text, choice.best.score, choice.effort.rounds))
-    best = _preferred(by_task)
-    return MapChoice(CANDIDATES[best], "the best on held-out rows", tried, [], lambda1[best])
+    best = _preferred(candidates)
+    return MapChoice(best.features, "the best on held-out rows", tried, [], best.lambda1)
 
 
 def in_budget(built: Algorithm, federation: Federation, settings: Settings, ledger: Ledger) -> MapChoice:
@@ -87,7 +102,7 @@ def in_budget(built: Algorithm, federation: Federation, settings: Settings, ledg
     data = built.regroup(federation)
     rows, held_out = hold_out(data, FOLDS, 0, settings.seed), held_out_rows(data, FOLDS, 0, settings.seed)
     limits = {name: TRIAL_SHARE * limit for name, limit in ledger.budget.items()}
-    tried, by_task, events = list[MapTrial](), list[Float64Array](), list[Event]()
+    tried, candidates, events = list[MapTrial](), list[Candidate](), list[Event]()
     for text in CANDIDATES:
         method, run = replace(built.method, features=Features(text)), None
         try:
@@ -99,25 +114,25 @@ def in_budget(built: Algorithm, federation: Federation, settings: Settings, ledg
             if run is not None:  # a trial that fails has spent as well
                 events += run.state.events
                 run.close()
-        by_task.append(_relative_losses(data, np.flatnonzero(held_out), method, result))
-        tried.append(MapTrial(text, float(trim_mean(by_task[-1], TRIM)), result.rounds))
-    why = f"the best on {100 // FOLDS} % held-out rows"
-    return MapChoice(CANDIDATES[_preferred(by_task)], why, tried, events)
+        candidates.append(_judged(text, data, np.flatnonzero(held_out), method, result))
+        tried.append(MapTrial(text, float(trim_mean(candidates[-1].losses, TRIM)), result.rounds))
+    return MapChoice(_preferred(candidates).features, f"the best on {100 // FOLDS} % held-out rows", tried, events)
 
 
-def _preferred(by_task: list[Float64Array]) -> int:
+def _preferred(candidates: list[Candidate]) -> Candidate:
     """Return the first candidate that is at most half a standard error behind the best, paired over tasks."""
-    finite = np.isfinite(by_task).all(axis=0)
-    best = min(by_task, key=lambda losses: trim_mean(losses[finite], TRIM))
-    for i, losses in enumerate(by_task):
-        behind = (losses - best)[finite]
-        if losses is best or trim_mean(behind, TRIM) <= STANDARD_ERRORS * trimmed_error(behind):
-            return i
-    return 0
+    allowed = [candidate for candidate in candidates if candidate.errors <= candidates[0].errors]
+    finite = np.isfinite([candidate.losses for candidate in allowed]).all(axis=0)
+    best = min(allowed, key=lambda candidate: trim_mean(candidate.losses[finite], TRIM))
+    for candidate in allowed:
+        behind = (candidate.losses - best.losses)[finite]
+        if trim_mean(behind, TRIM) <= STANDARD_ERRORS * trimmed_error(behind):
+            return candidate
+    return best
 
 
-def _relative_losses(data: Federation, held_out: npt.NDArray[np.int64], method: Method, result: Result) -> Float64Array:
-    """Return the loss of every task's held-out rows divided by the loss of its zero model."""
+def _judged(text: str, data: Federation, held_out: npt.NDArray[np.int64], method: Method, result: Result) -> Candidate:
+    """Return a map with the loss of every task's held-out rows divided by the loss of its zero model, and errors."""
     rows = HeldOutRows.of(data, held_out, result.scalers)
     z = np.concatenate([scores(X, model) for X, model in zip(rows.rows, result.models, strict=True)])
     zero = np.zeros_like(z)
@@ -128,4 +143,5 @@ def _relative_losses(data: Federation, held_out: npt.NDArray[np.int64], method: 
     losses, zeros = (rows.weight * part.sum(axis=1) for part in both)
     total, at_zero = (np.bincount(rows.task, part, minlength=data.n_tasks) for part in (losses, zeros))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.where(at_zero > 0.0, total / at_zero, np.nan))
+        relative = np.asarray(np.where(at_zero > 0.0, total / at_zero, np.nan))
+    return Candidate(text, relative, error_share(z, rows.y, len(data.class_names)))

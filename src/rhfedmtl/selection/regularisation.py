@@ -21,6 +21,7 @@ acts like a prior of the same strength only if it shrinks as rows grow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -39,6 +40,7 @@ from rhfedmtl.selection.folds import (
     Precision,
     Solution,
     default_folds,
+    error_share,
     held_out_scores,
     make_folds,
     sample,
@@ -76,12 +78,13 @@ SEARCH_ROWS = 20_000
 
 
 class Trial(NamedTuple):
-    """A pair of weights with the metric of every task and the scores on held-out rows, and the work that it took."""
+    """A pair of weights with the metric of every task, the scores and the share of wrong classes on held-out rows."""
 
     lambda1: float
     lambda2: float
     tasks: Float64Array
     scores: Float64Array
+    errors: float
     effort: Effort
 
     @property
@@ -180,9 +183,13 @@ def lambda1_path(
     settings: Settings,
     judged: Federation | None = None,
 ) -> Choice:
-    """Return the best λ1 for this λ2, from a single fold. A λ1 that is not the default is the only one to try."""
+    """Return the best λ1 for this λ2. A λ1 that is not the default is the only one to try.
+
+    It uses as many of the folds as hold out about as many rows as the single fold of large data.
+    """
     values, lambda2 = PATH1 if weights["lambda1"] == LAMBDA1 else (weights["lambda1"],), weights["lambda2"]
-    path = _path(federation, method, None, "loss", judged, None, settings, limit=1)
+    limit = math.ceil(SEARCH_ROWS / len(federation.X))
+    path = _path(federation, method, None, "loss", judged, None, settings, limit)
     start = min(range(len(values)), key=lambda k: abs(np.log(values[k] / LAMBDA1)))
     path.leg([(values[start], lambda2)])
     for side in (values[start + 1 :], values[:start][::-1]):
@@ -285,7 +292,9 @@ class _Path:
             held_out_scores(self.federation, fold, solution, held_out)
             self._last[k], effort = solution, effort + solution.effort
         tasks = task_metric(self.judged, held_out, self.metric, self.method.loss)
-        return Trial(lambda1, lambda2, tasks / self.zero if self.metric == "loss" else tasks, held_out, effort)
+        tasks = tasks / self.zero if self.metric == "loss" else tasks
+        errors = error_share(held_out, self.federation.y, len(self.federation.class_names))
+        return Trial(lambda1, lambda2, tasks, held_out, errors, effort)
 
     def _zero_loss(self) -> Float64Array:
         """Return the loss of every task's zero model on its held-out rows."""
