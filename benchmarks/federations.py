@@ -41,6 +41,7 @@ class Problem:
     lambda2: float = 1e-3
     step_price: float = 0.1
     metric: str = "accuracy"
+    features: str = "none"
 
 
 @dataclass(frozen=True)

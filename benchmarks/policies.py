@@ -16,6 +16,7 @@ import json
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def _run(problem: Problem, federation: Federation, seed: int, policy: str, budge
 
 
 def _options(problem: Problem, merge: str) -> Options:
-    return Options(lambda1=problem.lambda1, lambda2=problem.lambda2, merge=merge)
+    return Options(lambda1=problem.lambda1, lambda2=problem.lambda2, merge=merge, features=problem.features)
 
 
 def _score(problem: Problem, federation: Federation, metrics: Any) -> float:
@@ -184,6 +185,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="only federations whose name has this in it")
     parser.add_argument("--policy", default="measured", choices=[name for name in POLICIES if name != "fixed"])
+    parser.add_argument("--features", default="none", help="feature maps of all runs")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--fixed", type=Path, help="where the values of fixed H are kept, from one planner to the next")
     parser.add_argument("--out", type=Path)
@@ -224,6 +226,7 @@ def _measure(problems: list[Problem], args: argparse.Namespace, known: dict[str,
 def _pair(name: str, k: int, seed: int, args: argparse.Namespace, known: bool) -> tuple[Any, Any]:
     """The fixed ones, unless they are known, and the policy, for one federation and seed."""
     problem = next(each for group in args.groups for each in GROUPS[group]() if each.name == name)
+    problem = replace(problem, features=args.features)
     return None if known else fixed(problem, seed), planned(problem, seed, args.policy)
 
 

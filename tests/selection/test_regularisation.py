@@ -13,6 +13,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.request import Request
 from rhfedmtl.engines.inprocess import InProcess
 from rhfedmtl.errors import ConfigError, ProtocolError
+from rhfedmtl.features.maps import Features
 from rhfedmtl.maths.losses import SmoothedHinge
 from rhfedmtl.maths.registry import RELATIONSHIPS
 from rhfedmtl.maths.relationships import Learned, MeanRegularised, Safe, Unrelated
@@ -20,6 +21,7 @@ from rhfedmtl.roles.channel import MaskedSums
 from rhfedmtl.selection import regularisation
 from rhfedmtl.selection.folds import Effort, Precision, make_folds, sample, solve, task_metric, without
 from rhfedmtl.selection.regularisation import PATH2, STANDARD_ERRORS, Choice, Trial, choose, weighted
+from rhfedmtl.training.settings import Settings
 
 QUICK = Precision(3e-2, 2.0, 40)
 GRID = {"folds": 3, "lambda1": (1e-1, 1e-2, 1e-3), "lambda2": (1e-1, 1e-3, 0.0)}
@@ -144,6 +146,23 @@ def test_a_warm_start_reaches_the_same_optimum_sooner() -> None:
     cold, warm = solve(data, method, exact), solve(data, method, exact, near)
     assert warm.certificate.primal == pytest.approx(cold.certificate.primal, rel=2e-6)
     assert warm.effort.rounds < cold.effort.rounds
+
+
+@pytest.mark.parametrize("scale", ["standard-unit", "standard-rms", "none"])
+@pytest.mark.parametrize("stored", [10_000_000, 0])
+def test_rows_that_stay_scaled_have_the_same_optimum(scale: str, stored: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm start takes rows that are mapped and scaled already, unless they are too large to keep."""
+    monkeypatch.setattr("rhfedmtl.selection.folds.MOST_STORED", stored)
+    data, exact, settings = federation(), Precision(1e-6, 2.0, 3000), Settings(scale=scale)
+    method = DualMethod(relationship=MeanRegularised(1e-2, 1e-2), features=Features("splines=3"))
+    near = solve(data, replace(method, relationship=MeanRegularised(3e-2, 1e-2)), exact, settings=settings)
+    cold, warm = (solve(data, method, exact, start, settings) for start in (None, near))
+    again = solve(data, method, exact, warm, settings)
+    for solution in (warm, again):
+        assert solution.certificate.primal == pytest.approx(cold.certificate.primal, rel=2e-6)
+        np.testing.assert_allclose(solution.models, cold.models, atol=1e-2 * np.abs(cold.models).max())
+        assert solution.scalers == near.scalers
+    assert (warm.rows.federation.X.shape[1] > data.X.shape[1]) == bool(stored)
 
 
 def test_restored_duals_keep_the_invariant() -> None:
