@@ -27,7 +27,6 @@ from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.folds import Float64Array
-from rhfedmtl.selection.maps import MapChoice
 from rhfedmtl.selection.regularisation import weighted
 from rhfedmtl.selection.weights import OpenWeights, Selection, SelectionRecord, can_choose, choose_map, with_map
 from rhfedmtl.training.config import RunConfig, default_scale
@@ -109,17 +108,10 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
         RunConfig(algorithm, options=options, scale=estimator.scale, privacy=text).check()
         built, plan = private(algorithm, options, federation, paid, Privacy.parse(text))
         ledger = plan.ledger(paid)
-    choice, remaining, weights = None, _ledger(estimator), _weights(estimator)
-    if options.features == AUTO:
-        if plan is not None:
-            raise ConfigError(f"privacy={estimator.privacy!r}: features='auto' tries maps on rows; name the map")
-        method = built.method if isinstance(built.method, DualMethod) else options.method(federation.kind)
-        choice, remaining = choose_map(built, method, federation, settings, remaining, weights)
-        weights["lambda1"] = choice.lambda1 or weights["lambda1"]
-        built = _behind(choice, built, weights)
-    selection, before, held_out = _choice(estimator, built, federation, settings, remaining, weights)
-    if choice is not None:
-        selection, before = with_map(choice, selection, before)
+    weights = _weights(estimator)
+    if options.features == AUTO and plan is not None:
+        raise ConfigError(f"privacy={estimator.privacy!r}: features='auto' tries maps on rows; name the map")
+    built, (selection, before, held_out) = _selected(estimator, options, built, federation, settings, weights)
     if selection.chosen:
         assert isinstance(built.method, DualMethod)
         relationship = weighted(built.method.relationship, **weights | selection.chosen)
@@ -188,12 +180,32 @@ def _ledger(estimator: Estimator) -> Ledger:
     return Ledger(cost, limits)
 
 
-def _behind(choice: MapChoice, built: Algorithm, weights: dict[str, float]) -> Algorithm:
-    """Return the algorithm behind the chosen map, with these weights."""
-    method = replace(built.method, features=Features(choice.features))
-    if isinstance(method, DualMethod):
-        method = replace(method, relationship=weighted(method.relationship, **weights))
-    return built._replace(method=method)
+def _selected(
+    estimator: Estimator,
+    options: Options,
+    built: Algorithm,
+    federation: Federation,
+    settings: Settings,
+    weights: dict[str, float],
+) -> tuple[Algorithm, Selection]:
+    """Return the algorithm with its feature map, and the choice of open weights; ``weights`` gets the λ1 of the map.
+
+    Without a budget, the weights are first chosen without a map, and again behind the map if there is one.
+    """
+    ledger = _ledger(estimator)
+    if options.features != AUTO:
+        return built, _choice(estimator, built, federation, settings, ledger, weights)
+    method = built.method if isinstance(built.method, DualMethod) else options.method(federation.kind)
+    first = None if ledger.budget else _choice(estimator, built, federation, settings, ledger, weights)
+    choice, ledger = choose_map(built, method, federation, settings, ledger, weights, first)
+    if first is not None and choice.is_first:
+        return built, with_map(choice, first)
+    weights["lambda1"] = choice.lambda1 or weights["lambda1"]
+    changed = replace(built.method, features=Features(choice.features))
+    if isinstance(changed, DualMethod):
+        changed = replace(changed, relationship=weighted(changed.relationship, **weights))
+    built = built._replace(method=changed)
+    return built, with_map(choice, _choice(estimator, built, federation, settings, ledger, weights))
 
 
 def _choice(

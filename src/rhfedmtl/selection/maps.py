@@ -1,6 +1,7 @@
 """Choose a feature map on held-out training rows (``features="auto"``).
 
-Without a budget, every map is solved on folds for several λ1, and judged by its best loss on held-out rows. Small data
+Without a budget, every map is solved on folds for several λ1, with the λ2 that the run without a map chose (at a weak
+coupling, a map and a large λ1 only do what λ2 would do), and judged by its best loss on held-out rows. Small data
 uses all folds, and large data one (`regularisation.lambda1_path`). With a budget, every map trains on four fifths of
 the rows for a share of the budget, and is charged like the run that follows.
 
@@ -67,13 +68,17 @@ class Candidate(NamedTuple):
 
 
 class MapChoice(NamedTuple):
-    """The chosen map, the reason, all trials, the events that a budget pays, and λ1 if it was chosen with the map."""
+    """The chosen map, the reason, all trials, the events that a budget pays, and λ1 if it was chosen with the map.
+
+    ``is_first`` is True for the run without a map and with the λ1 that it has without this choice.
+    """
 
     features: str
     why: str
     tried: list[MapTrial]
     events: list[Event]
     lambda1: float | None = None
+    is_first: bool = False
 
 
 def on_folds(
@@ -88,13 +93,13 @@ def on_folds(
         try:
             choice = lambda1_path(data, mapped, weights=weights, settings=settings, judged=federation)
         except ConfigError as error:  # too few rows for folds
-            return MapChoice(NO_MAP, f"default: {error}", [], [])
+            return MapChoice(NO_MAP, f"default: {error}", [], [], is_first=True)
         # The first candidate is the run without a map and with the λ1 that it would have.
         for trial in (*(() if candidates else choice.trials[:1]), choice.best):
             candidates.append(Candidate(text, trial.tasks, trial.errors, trial.lambda1))
         tried.append(MapTrial(text, choice.best.score, choice.effort.rounds))
     best = _preferred(candidates)
-    return MapChoice(best.features, "the best on held-out rows", tried, [], best.lambda1)
+    return MapChoice(best.features, "the best on held-out rows", tried, [], best.lambda1, best is candidates[0])
 
 
 def in_budget(built: Algorithm, federation: Federation, settings: Settings, ledger: Ledger) -> MapChoice:

@@ -18,6 +18,7 @@ from rhfedmtl.algorithms.registry import Algorithm, is_yardstick
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
+from rhfedmtl.features.registry import NO_MAP
 from rhfedmtl.policies.base import Policy
 from rhfedmtl.resources.costs import Budget
 from rhfedmtl.resources.ledger import Ledger
@@ -77,6 +78,10 @@ class Selection(NamedTuple):
     held_out: Float64Array | None = None
 
 
+NOTHING_CHOSEN = SelectionRecord({}, "weights as given", {}, [])
+"""Record of a run that sets all weights."""
+
+
 class Chosen(NamedTuple):
     """The run with all settings as numbers, the records of their choice, and its first rounds if they took place."""
 
@@ -121,20 +126,28 @@ def choose_settings(
 
 
 def _with_map(config: RunConfig, federation: Federation, execution: Execution, watch: Watcher | None) -> Chosen:
-    """Choose the feature map, and then the weights; a budget pays for the trials of the maps."""
+    """Choose the weights without a map, then the map, and then its weights; a budget pays for the trials of the maps.
+
+    With a budget, only the run behind the chosen map chooses weights.
+    """
     built = build(config.algorithm, config.options, federation.kind)
     cost, limits = config.resources()
     limits = Budget({}) if is_yardstick(config.algorithm) else limits
     settings = replace(config.settings(federation.kind, ended=bool(limits)), execution=execution)
     method = built.method if isinstance(built.method, DualMethod) else config.options.method(federation.kind)
     present = {name: config.options.weight(name) for name in USUAL}
-    choice, ledger = choose_map(built, method, federation, settings, Ledger(cost, limits), present)
+    plain, first = config.changed(features=NO_MAP), None
+    if not limits:
+        chosen = choose_settings(plain, federation, execution=execution, watch=watch)
+        first = Selection(chosen.selection or NOTHING_CHOSEN)
+    choice, ledger = choose_map(built, method, federation, settings, Ledger(cost, limits), present, first)
     fixed = config.changed(features=choice.features)
-    if choice.lambda1 is not None and "lambda1" not in config.options.auto:
-        fixed = fixed.changed(lambda1=choice.lambda1)
-    reduced = replace(fixed, budget=ledger.budget.format()) if limits else fixed
-    chosen = choose_settings(reduced, federation, execution=execution, watch=watch)
-    record, before = with_map(choice, chosen.selection, chosen.before)
+    if first is None or not choice.is_first:
+        if choice.lambda1 is not None and "lambda1" not in config.options.auto:
+            fixed = fixed.changed(lambda1=choice.lambda1)
+        reduced = replace(fixed, budget=ledger.budget.format()) if limits else fixed
+        chosen = choose_settings(reduced, federation, execution=execution, watch=watch)
+    record, before, _ = with_map(choice, Selection(chosen.selection or NOTHING_CHOSEN, chosen.before))
     config = replace(fixed, options=chosen.config.options)
     return chosen._replace(config=config, selection=record, before=before)
 
@@ -146,27 +159,31 @@ def choose_map(
     settings: Settings,
     ledger: Ledger,
     weights: Mapping[str, float],
+    first: Selection | None,
 ) -> tuple[MapChoice, Ledger]:
-    """Return the chosen feature map, and a ledger with the budget that its trials leave."""
+    """Return the chosen feature map, and a ledger with the budget that its trials leave.
+
+    ``first`` is the choice of the weights without a map: without a budget, all maps are tried with its λ2.
+    """
     if not ledger.budget:
+        chosen = {} if first is None else first.record.chosen
+        weights = {**weights, "lambda2": chosen.get("lambda2", weights["lambda2"])}
         return maps.on_folds(built, method, federation, settings, weights), ledger
     choice = maps.in_budget(built, federation, settings, ledger)
     spent = Ledger.replay(ledger.cost, {}, choice.events).spent
     return choice, Ledger(ledger.cost, {name: limit - spent[name] for name, limit in ledger.budget.items()})
 
 
-def with_map(
-    choice: MapChoice, record: SelectionRecord | None, before: Before | None
-) -> tuple[SelectionRecord, Before | None]:
-    """Return the record of the weights with the choice of the map, and the work before the run with its trials."""
-    record = record or SelectionRecord({}, "weights as given", {}, [])
+def with_map(choice: MapChoice, selection: Selection) -> Selection:
+    """Return the choice of the weights with that of the map in its record, and with its trials before the run."""
+    record, before, held_out = selection
     record = replace(record, features=choice.features, why_features=choice.why, maps=choice.tried)
     if choice.lambda1 is not None:
         record = replace(record, chosen={"lambda1": choice.lambda1, **record.chosen})
-    if not choice.events:
-        return record, before
-    before = before or Before()
-    return record, replace(before, events=[*choice.events, *before.events])
+    if choice.events:
+        before = before or Before()
+        before = replace(before, events=[*choice.events, *before.events])
+    return Selection(record, before, held_out)
 
 
 def can_choose(built: Algorithm, federation: Federation, *, limited: bool) -> bool:
