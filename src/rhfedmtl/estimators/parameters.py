@@ -190,7 +190,7 @@ def _selected(
 ) -> tuple[Algorithm, Selection]:
     """Return the algorithm with its feature map, and the choice of open weights; ``weights`` gets the λ1 of the map.
 
-    Without a budget, the weights are first chosen without a map, and again behind the map if there is one.
+    Without a budget, it first chooses the weights without a map, and chooses them again behind a map.
     """
     ledger = _ledger(estimator)
     if options.features != AUTO:

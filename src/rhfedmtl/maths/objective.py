@@ -211,24 +211,17 @@ def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vecto
                 theta[b] = min(max(slope / curvature, 0.0), 1.0) if curvature > 0.0 else float(slope > 0.0)
             else:
                 theta[b] = _best_on_chords(curve, cross, square)
-        if parabolas:
-            theta = _after_newton_step(theta, curves[:, 0], K + np.diag(curves[:, 1]))
+        free = np.flatnonzero((theta > 0.0) & (theta < 1.0))
+        if parabolas and len(free) > 1:
+            A = K + np.diag(curves[:, 1])
+            gradient, part, step = curves[:, 0] - A @ theta, A[np.ix_(free, free)], np.zeros(len(theta))
+            ridge = 1e-12 * float(np.trace(part)) * np.eye(len(free))
+            step[free] = np.clip(theta[free] + np.linalg.solve(part + ridge, gradient[free]), 0.0, 1.0) - theta[free]
+            if gradient @ step > step @ A @ step / 2.0:  # the value grows
+                theta += step
         if np.abs(theta - before).max() <= 1e-9:
             break
     return theta if len(theta) == n_tasks else np.full(n_tasks, theta[0])
-
-
-def _after_newton_step(theta: Vector, slopes: Vector, A: Matrix) -> Vector:
-    """Return θ after a Newton step on slopes·θ − ½ θᵀAθ for the θ_b between 0 and 1; θ if the value does not grow."""
-    free = np.flatnonzero((theta > 0.0) & (theta < 1.0))
-    if len(free) < 2:
-        return theta
-    gradient, part = slopes - A @ theta, A[np.ix_(free, free)]
-    ridge = 1e-12 * float(np.trace(part)) * np.eye(len(free))
-    moved = theta.copy()
-    moved[free] = np.clip(theta[free] + np.linalg.solve(part + ridge, gradient[free]), 0.0, 1.0)
-    step = moved - theta
-    return moved if gradient @ step > step @ A @ step / 2.0 else theta
 
 
 def _curve(curve: Vector, theta: float) -> float:

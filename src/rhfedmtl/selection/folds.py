@@ -39,7 +39,7 @@ IntArray = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
 MOST_STORED = 10_000_000
-"""Numbers of the rows of a fold that are kept mapped and scaled between solutions: 80 MB."""
+"""Keep the rows of a fold mapped and scaled between solutions if they have at most so many numbers: 80 MB."""
 DRAW, CUT, SAMPLED = range(3)  # streams of random numbers: candidates of tuning, held-out rows, drawn rows
 
 
@@ -76,16 +76,16 @@ class Precision:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of a problem with one terminal per task; None as ``scalers`` leaves the scaling to the run."""
+    """Rows of a problem, with a single terminal per task. Without ``scalers``, the run scales them."""
 
     federation: Federation
     features: Features
     scalers: list[Scaler] | None = None
 
     def scaled(self, scalers: list[Scaler]) -> Rows:
-        """Return the rows mapped and scaled, for problems with other weights; only unit norm is left to the run.
+        """Return the rows mapped and scaled, for problems with other weights; the run divides them by their norm.
 
-        Rows of more than `MOST_STORED` numbers stay as they are, and each run maps and scales them again.
+        If they have more than `MOST_STORED` numbers, return the same rows, which each run maps and scales again.
         """
         data = self.federation
         if len(data.X) * scalers[0].columns(data.n_features) > MOST_STORED:

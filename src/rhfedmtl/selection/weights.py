@@ -175,7 +175,7 @@ def choose_map(
 
 
 def with_map(choice: MapChoice, selection: Selection) -> Selection:
-    """Return the choice of the weights with that of the map in its record, and with its trials before the run."""
+    """Return the choice of the weights, with the chosen map in its record and the trials of maps before the run."""
     record, before, held_out = selection
     record = replace(record, features=choice.features, why_features=choice.why, maps=choice.tried)
     if choice.lambda1 is not None:
