@@ -76,16 +76,13 @@ class Telling:
         elif (now := time.monotonic()) >= self._due or not min(remaining.values(), default=1.0):
             self._due = now + 0.1
             shares = [1.0 - x / self._budget[name] for name, x in remaining.items() if self._budget.get(name)]
-            self._update_bar(max(shares, default=None), words)
-
-    def _update_bar(self, share: float | None, words: str) -> None:
-        display: Any = import_module("IPython.display")  # some of its functions have no types
-        value = "" if share is None else f' value="{share:.4f}"'
-        line = display.HTML(f"<progress{value}></progress> <code>{escape(words)}</code>")
-        if self._bar is None:
-            self._bar = display.display(line, display_id=True)
-        else:
-            self._bar.update(line)
+            value = f' value="{max(shares):.4f}"' if shares else ""
+            display: Any = import_module("IPython.display")  # some of its functions have no types
+            line = display.HTML(f"<progress{value}></progress> <code>{escape(words)}</code>")
+            if self._bar is None:
+                self._bar = display.display(line, display_id=True)
+            else:
+                self._bar.update(line)
 
 
 @dataclass
