@@ -5,7 +5,7 @@ from __future__ import annotations
 from rhfedmtl.report.words import focus, spread
 from rhfedmtl.studies.claims import FAILS
 from rhfedmtl.studies.findings import who_is_ahead
-from rhfedmtl.studies.study import At, Cell, StudyResult
+from rhfedmtl.studies.study import At, StudyResult
 from rhfedmtl.studies.words import metric_name, place_text
 
 
@@ -36,17 +36,13 @@ def _derived(result: StudyResult) -> list[str]:
     if x is not None and not x.startswith("budget.") and len(result.study.axes[x]) > 1:
         texts.append(_extremes(result, at, x))
     elif not texts[0] and (best := result.best(at)) is not None:
-        texts.append(_reached(result, result.cell(best, at)))
+        cell, record = result.cell(best, at), result.records(best, at)[0]
+        where = f"At {place_text(at)}, " if at else ""
+        value = f"{metric_name(result.study.metric)} {spread(cell.mean or 0.0, cell.half)}"
+        size = f" over {len(record.tasks)} tasks after {cell.rounds:g} rounds" if len(record.tasks) > 1 else ""
+        ending = "" if record.result is None else f"; certificate: {record.result.certified}"
+        texts.append(f"{where}{result.labels[best]} reaches {value}{size}{ending}.")
     return texts
-
-
-def _reached(result: StudyResult, cell: Cell) -> str:
-    record = result.records(cell.variant, cell.at)[0]
-    where = f"At {place_text(cell.at)}, " if cell.at else ""
-    value = f"{metric_name(result.study.metric)} {spread(cell.mean or 0.0, cell.half)}"
-    size = f" over {len(record.tasks)} tasks after {cell.rounds:g} rounds" if len(record.tasks) > 1 else ""
-    ending = "" if record.result is None else f"; certificate: {record.result.certified}"
-    return f"{where}{result.labels[cell.variant]} reaches {value}{size}{ending}."
 
 
 def _extremes(result: StudyResult, at: At, x: str) -> str:
