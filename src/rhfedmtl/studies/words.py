@@ -24,7 +24,6 @@ PRICES = {
     "station_round": "station round",
 }
 PRICES |= {"cloud": "server iteration", "cloud_round": "server iteration"}
-UNITS = {"bytes": "bytes"}
 
 
 def metric_name(metric: str) -> str:
@@ -34,7 +33,7 @@ def metric_name(metric: str) -> str:
 
 def unit(kind: str) -> str:
     """Return the unit of a resource; prices and budgets of a type share it."""
-    return UNITS.get(kind, f"{kind} units")
+    return kind if kind == "bytes" else f"{kind} units"
 
 
 def axis_label(axis: str) -> str:
