@@ -25,10 +25,7 @@ class Parts(BuildHookInterface):
             for path in sorted((sources / part).rglob("*.py")) or [sources / part]:
                 files[str(path)] = f"{place}/rhfedmtl/{path.relative_to(sources).as_posix()}"
         if self.target_name == "wheel":
-            files[self._metadata()] = f"{place}/rhfedmtl-{self.metadata.version}.dist-info/METADATA"
-
-    def _metadata(self) -> str:
-        """Write metadata from which the parts read their version, and return its path."""
-        path = Path(tempfile.mkdtemp(), "METADATA")
-        path.write_text(f"Metadata-Version: 2.1\nName: rhfedmtl\nVersion: {self.metadata.version}\n")
-        return str(path)
+            # The parts read their version from this file.
+            path, version = Path(tempfile.mkdtemp(), "METADATA"), self.metadata.version
+            path.write_text(f"Metadata-Version: 2.1\nName: rhfedmtl\nVersion: {version}\n")
+            files[str(path)] = f"{place}/rhfedmtl-{version}.dist-info/METADATA"

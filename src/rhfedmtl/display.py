@@ -18,6 +18,7 @@ from rhfedmtl.errors import ConfigError, MissingExtraError
 
 METRICS = ("balanced_accuracy", "accuracy", "rmse")
 """Preferred metrics of a result, the best first; a regression has only ``rmse``."""
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def facts_html(title: str, facts: Mapping[str, Any]) -> str:
@@ -36,6 +37,18 @@ def written(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def short(value: Any) -> str:
+    """Return a number with four digits, or with a power of ten if it is very small or large."""
+    if value is None or isinstance(value, str | bool):
+        return "–" if value is None else str(value)
+    if value == 0.0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.0f}" if abs(value) >= 1000.0 else f"{value:.4g}"
+    mantissa, _, power = f"{value:.1e}".partition("e")
+    mantissa = mantissa.removesuffix(".0")
+    factor = "" if mantissa == "1" else "-" if mantissa == "-1" else f"{mantissa}·"
+    return f"{factor}10{str(int(power)).translate(_SUPERSCRIPT)}"
 
 
 def amounts(spent: Mapping[str, float], budget: Mapping[str, float]) -> str:
@@ -63,16 +76,13 @@ class Telling:
         elif (now := time.monotonic()) >= self._due or not min(remaining.values(), default=1.0):
             self._due = now + 0.1
             shares = [1.0 - x / self._budget[name] for name, x in remaining.items() if self._budget.get(name)]
-            self._update_bar(max(shares, default=None), words)
-
-    def _update_bar(self, share: float | None, words: str) -> None:
-        display: Any = import_module("IPython.display")  # some of its functions have no types
-        value = "" if share is None else f' value="{share:.4f}"'
-        line = display.HTML(f"<progress{value}></progress> <code>{escape(words)}</code>")
-        if self._bar is None:
-            self._bar = display.display(line, display_id=True)
-        else:
-            self._bar.update(line)
+            value = f' value="{max(shares):.4f}"' if shares else ""
+            display: Any = import_module("IPython.display")  # some of its functions have no types
+            line = display.HTML(f"<progress{value}></progress> <code>{escape(words)}</code>")
+            if self._bar is None:
+                self._bar = display.display(line, display_id=True)
+            else:
+                self._bar.update(line)
 
 
 @dataclass

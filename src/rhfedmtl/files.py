@@ -39,7 +39,12 @@ def replacing(path: Path, *, force: bool = False, mode: int = 0o666, single_writ
         draft.unlink(missing_ok=True)
         raise
     if force:
-        _sync_folder(path.parent)
+        with contextlib.suppress(OSError):  # not all systems can open a folder
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
 
 def draft_of(path: Path) -> Path:
@@ -64,16 +69,6 @@ def write_at(file: int, data: bytes, at: int) -> None:
     view = memoryview(data)
     while view:
         view = view[os.pwrite(file, view, at + len(data) - len(view)) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Force a new file name to disk, on systems that can open folders."""
-    with contextlib.suppress(OSError):
-        place = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(place)
-        finally:
-            os.close(place)
 
 
 class Lock:

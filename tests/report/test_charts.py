@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rhfedmtl.algorithms.registry import ALGORITHMS
+from rhfedmtl.display import short
 from rhfedmtl.report import along, svg
-from rhfedmtl.report.charts import Axis, Bars, Heat, LineChart, Panels, Series, Style, Styles, short, thinned, ticks
+from rhfedmtl.report.charts import Axis, Bars, Heat, LineChart, Panels, Series, Style, Styles, thinned, ticks
 from rhfedmtl.report.words import metric_axis
 
 finite = st.floats(-1e6, 1e6)

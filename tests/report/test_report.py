@@ -6,14 +6,13 @@ import json
 import re
 import shutil
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from tests.report import small_results
 from typer.testing import CliRunner
@@ -32,7 +31,7 @@ from rhfedmtl.runs import lookup
 from rhfedmtl.runs.records import Record, load
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies.planned import run_all, side_by_side
-from rhfedmtl.studies.study import At, Point, Study, StudyResult, Variant
+from rhfedmtl.studies.study import StudyResult
 from rhfedmtl.training.config import RunConfig
 
 VOID = {"meta", "link", "br", "img", "input", "line", "rect", "circle", "path", "use"}
@@ -299,71 +298,6 @@ def test_the_first_sentence_says_who_is_ahead(results: Path) -> None:
     assert "<dt>question</dt><dd>Who holds up when updates get lost?</dd>" in text
     assert second.startswith("At budget 400, ")
     assert re.search(r"its best accuracy at [23] terminals .* and its worst at [23] terminals", second)
-
-
-@dataclass(frozen=True, eq=False)
-class Scores(StudyResult):
-    """A study at budgets 100 and 400 with these accuracies of each method, by budget and seed."""
-
-    scores: dict[str, tuple[list[float], list[float]]]
-
-    def values(self, variant: str, at: At, metric: str | None = None) -> Any:
-        """The accuracies of all seeds."""
-        return np.array(self.scores[variant][[100, 400].index(at["budget.energy"])])
-
-    def refusals(self) -> list[str]:
-        """Return no reason: all runs have a result."""
-        return []
-
-
-def _scored(scores: dict[str, tuple[list[float], list[float]]]) -> StudyResult:
-    axes, seeds = {"budget.energy": [100, 400]}, len(next(iter(scores.values()))[0])
-    points = [Point(name, {"budget.energy": b}, s, "") for name in scores for b in (100, 400) for s in range(seeds)]
-    study = Study(
-        name="scored",
-        title="Scored",
-        metric="accuracy",
-        x="budget.energy",
-        seeds=seeds,
-        reference=next(iter(scores)),
-        variants=[Variant(name, name, name) for name in scores],
-        axes=axes,
-        points=points,
-    )
-    return Scores(study, Path(), scores)
-
-
-def test_the_first_sentence_says_where_the_leader_is_not_ahead() -> None:
-    """It names methods that are level or ahead at some budget; a method that moves data does not compete."""
-    leader = ([0.90, 0.91, 0.92], [0.95, 0.96, 0.97])
-    behind = ([0.80, 0.81, 0.83], [0.85, 0.86, 0.88])
-    level = ([0.80, 0.82, 0.81], [0.96, 0.95, 0.97])
-    mover = ([0.95, 0.96, 0.98], [0.97, 0.98, 1.0])
-    (text,) = findings(_scored({"hfedmtl": behind, "rhfedmtl": leader, "local": level, "mocha": mover}))
-    assert text.startswith(
-        "rhfedmtl is ahead of local, the next best of the methods that keep data in place, by 5.0 ± "
-    )
-    assert "points of accuracy on average over 2 budgets (95 % interval, paired over 3 seeds); " in text
-    assert text.endswith(
-        "; local is level with it at budget 400; mocha, which moves data, is ahead of it at 2 of 2 budgets."
-    )
-    sometimes = (mover[0], [0.94, 0.97, 0.98])
-    (text,) = findings(_scored({"hfedmtl": behind, "rhfedmtl": leader, "mocha": sometimes}))
-    assert text.endswith("; mocha, which moves data, is ahead of it at budget 100 and level with it at budget 400.")
-    (text,) = findings(_scored({"rhfedmtl": leader, "mocha": mover}))
-    assert text.startswith("mocha, which moves data, is ahead of rhfedmtl, the next best, by 3.8 ± ")
-
-
-def test_the_first_sentence_admits_a_tie_and_a_single_seed() -> None:
-    """A method is ahead only by a significant lead; a single seed has no interval."""
-    first, second = ([0.90, 0.80, 0.92], [0.95, 0.96, 0.97]), ([0.80, 0.91, 0.91], [0.96, 0.95, 0.97])
-    (text,) = findings(_scored({"rhfedmtl": first, "hfedmtl": second}))
-    assert text.startswith("No method is significantly ahead: ")
-    (text,) = findings(_scored({"rhfedmtl": ([0.9], [0.9]), "hfedmtl": ([0.8], [0.95])}))
-    assert text == (
-        "rhfedmtl is ahead of hfedmtl, the next best, by 2.5 points of accuracy on average over 2 budgets "
-        "(a single seed, so no interval); hfedmtl is ahead of it at budget 400."
-    )
 
 
 def test_refused_runs_are_shown_as_such(tmp_path: Path) -> None:

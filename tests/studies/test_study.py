@@ -26,11 +26,11 @@ from rhfedmtl.maths.intervals import interval
 from rhfedmtl.runs.sweep import execute
 from rhfedmtl.studies import cost_figure
 from rhfedmtl.studies import spec as specs
-from rhfedmtl.studies.findings import findings, headline, main_findings
+from rhfedmtl.studies.findings import findings
 from rhfedmtl.studies.overall import overall
 from rhfedmtl.studies.planned import side_by_side
 from rhfedmtl.studies.reproduce import GROUPS, Reproduced, expand, folder, names, reproduce, summaries
-from rhfedmtl.studies.study import Cell, StudyResult, place
+from rhfedmtl.studies.study import StudyResult, place
 from rhfedmtl.training.config import RunConfig
 
 SMALL = Request(data="synthetic", tasks=2, terminals=2, settings={"test": 20})
@@ -313,62 +313,6 @@ def test_tables_and_sentences_mark_methods_that_move_data(tmp_path: Path) -> Non
     assert "(moves data) pools rows of several terminals" in " ".join(printed.output.split())
     assert "; mocha (moves data) " in " ".join(printed.output.split())
     assert json.loads(CliRunner().invoke(app, [*words, "--json"]).output)["moves_data"] == ["mocha", "pooled"]
-
-
-Differences = dict[str, list[tuple[float, float | None]]]
-
-
-def _with_differences(differences: Differences) -> StudyResult:
-    """A study whose cells have these differences to `rhfedmtl`, by method and budget."""
-    budgets = [100.0 * (k + 1) for k in range(len(differences["local"]))]
-    result = StudyResult(
-        side_by_side(BASE, ["rhfedmtl", *differences], budgets, range(2), "accuracy").study, Path("unused")
-    )
-    result.__dict__["cells"] = [
-        Cell(name, {"budget.energy": budget}, 0.9, 0.01, difference, None, 1.0, 2)
-        for name, values in differences.items()
-        for budget, difference in zip(budgets, values, strict=True)
-    ]
-    return result
-
-
-def test_the_headline_counts_cells_and_sets_methods_that_move_data_apart() -> None:
-    """`mocha` has a sentence of its own; yardsticks do not count."""
-    worse, even, better = (-0.04, 0.01), (-0.01, 0.02), (0.03, 0.01)
-    differences: Differences = {"local": [worse, even], "fedavg": [worse, worse], "mocha": [better, worse]}
-    assert headline(_with_differences({**differences, "pooled": [better, better]})) == (
-        "rhfedmtl is better than methods that keep data in place in 3 of 4 cells, not distinguishable in 1; "
-        "the closest, local, is 2.5 points behind on average. "
-        "mocha moves data, and is better than rhfedmtl in 1 of 2 cells, worse in 1."
-    )
-    assert headline(_with_differences({"local": [better, worse], "fedavg": [better, better]})) == (
-        "rhfedmtl is worse than the other methods in 3 of 4 cells, better in 1; "
-        "the closest, fedavg, is 3.0 points ahead on average."
-    )
-    assert headline(_with_differences({"local": [(0.0001, 0.02)], "fedavg": [worse]})).endswith(
-        "the closest, local, is level on average."
-    )
-    assert headline(_with_differences({"local": [worse, worse], "mocha": [even, even]})) == (
-        "rhfedmtl is better than local in 2 of 2 cells. "
-        "mocha moves data, and is not distinguishable from rhfedmtl in 2 of 2 cells."
-    )
-
-
-def test_differences_of_methods_share_a_sentence() -> None:
-    """Each method has its mean difference and its verdicts; `mocha` keeps its mark."""
-    worse, even, better = (-0.04, 0.01), (-0.01, 0.02), (0.03, 0.01)
-    differences: Differences = {"local": [worse, even, even], "mocha": [better, worse, better]}
-    assert main_findings(_with_differences({**differences, "pooled": [better, better, better]}))[1] == (
-        "Mean differences to rhfedmtl, paired over 2 seeds: "
-        "local −2.0 points (not distinguishable in 2 of 3, worse in 1); "
-        "mocha (moves data) +0.7 points (better in 2 of 3, worse in 1)."
-    )
-
-
-def test_there_is_no_headline_without_rivals_or_intervals() -> None:
-    """The verdict on a single rival is the finding already; a single seed has no interval."""
-    assert headline(_with_differences({"local": [(-0.04, 0.01)]})) == ""
-    assert headline(_with_differences({"local": [(-0.04, None)], "fedavg": [(0.04, None)]})) == ""
 
 
 def test_the_first_sentence_after_the_tables_is_the_finding(tmp_path: Path) -> None:

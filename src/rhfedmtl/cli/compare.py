@@ -106,7 +106,7 @@ def compare(
     """
     from rhfedmtl.cli.live import runs_bar
     from rhfedmtl.studies import spec as specs
-    from rhfedmtl.studies.findings import headline, main_findings
+    from rhfedmtl.studies.findings import main_findings, who_is_ahead
     from rhfedmtl.studies.overall import overall
     from rhfedmtl.studies.planned import side_by_side
     from rhfedmtl.training.config import RunConfig
@@ -144,7 +144,7 @@ def compare(
         cells = [{**plain(cell), "verdict": cell.verdict} for cell in result.cells]
         areas = [{"at": at, **plain(row)} for at in result.study.others for row in overall(result, at)]
         facts = {"study": result.study.name, "metric": result.study.metric, "cells": cells, "overall": areas}
-        facts |= {"finding": headline(result), "moves_data": sorted(result.moving)}
+        facts |= {"finding": who_is_ahead(result), "moves_data": sorted(result.moving)}
         print_json({**facts, "not_run": refusals, "saved": str(out)})
     else:
         show_study(result)

@@ -19,13 +19,14 @@ from shlex import quote
 from typing import Any
 
 from rhfedmtl.dashboard.pages import meter
-from rhfedmtl.display import METRICS
+from rhfedmtl.display import METRICS, short
 from rhfedmtl.errors import RHFedMTLError
-from rhfedmtl.report.charts import Axis, LineChart, Series, Style, short, thinned
+from rhfedmtl.report.charts import Axis, LineChart, Series, Style, thinned
 from rhfedmtl.report.page import commands_html, figure_html
 from rhfedmtl.report.sections import Section
-from rhfedmtl.report.words import GAP_AXIS, metric_axis, metric_name
+from rhfedmtl.report.words import GAP_AXIS, metric_axis
 from rhfedmtl.roles.words import in_words
+from rhfedmtl.studies.words import metric_name
 
 PERIOD_S = 0.5
 MOST_EVENTS = 200

@@ -11,16 +11,17 @@ from shlex import join
 from urllib.parse import quote, urlencode
 
 from rhfedmtl.dashboard.index import DONE, INTERRUPTED, RUNNING, Index, Row, Span, SweepLine, grouped
+from rhfedmtl.display import short
 from rhfedmtl.planning.words import percent
 from rhfedmtl.report import svg
-from rhfedmtl.report.charts import Styles, short
+from rhfedmtl.report.charts import Styles
 from rhfedmtl.report.folder import gather, overlaid
 from rhfedmtl.report.page import chapter_html, commands_html, unbroken
 from rhfedmtl.report.sections import chapter
-from rhfedmtl.report.words import metric_name
 from rhfedmtl.roles.words import LEAST_GAP_SHOWN
 from rhfedmtl.runs.records import Record
 from rhfedmtl.runs.session import go_on
+from rhfedmtl.studies.words import metric_name
 
 PAGE = 100
 """Rows of the table on a page."""

@@ -174,7 +174,13 @@ class Relationship(ABC):
         n
             Their samples; without them, the result is the safe joint form.
         """
-        lam, A, B = self._split(len(V), n)
+        key = len(V) if n is None else tuple(n.tolist())
+        if key not in self._splittings:
+            dense = self.dense(len(V))
+            lam = dense.lower if n is None else np.clip(MOST_ANCHOR_WEIGHT / n, dense.lower, dense.upper)
+            self._splittings.clear()  # membership changes rarely, and an earlier membership does not return
+            self._splittings[key] = split(dense.Q, lam)
+        lam, A, B = self._splittings[key]
         return Anchors(mix(A, W) + mix(B, V), lam, np.zeros(len(V)))
 
     def coupling(self, n_tasks: int) -> float:
@@ -236,15 +242,6 @@ class Relationship(ABC):
     @cached_property
     def _splittings(self) -> dict[tuple[float, ...] | int, Splitting]:
         return {}
-
-    def _split(self, n_tasks: int, n: Vector | None) -> Splitting:
-        key = n_tasks if n is None else tuple(n.tolist())
-        if key not in self._splittings:
-            dense = self.dense(n_tasks)
-            lam = dense.lower if n is None else np.clip(MOST_ANCHOR_WEIGHT / n, dense.lower, dense.upper)
-            self._splittings.clear()  # membership changes rarely, and an earlier membership does not return
-            self._splittings[key] = split(dense.Q, lam)
-        return self._splittings[key]
 
 
 @dataclass(frozen=True)

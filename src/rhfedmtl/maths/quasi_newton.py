@@ -89,7 +89,10 @@ class QuasiNewton:
         if self.gradient is None:
             return self.W
         if self.direction is None:
-            self.direction = self._descent(relationship)
+            self.direction = -self._solve(relationship, self.gradient)
+            if float(np.sum(self.direction * self.gradient)) >= 0.0:  # rounding has made the memory useless
+                self.steps, self.changes = [], []
+                self.direction = -self._solve(relationship, self.gradient)
         return self.W + self.direction if self.rounded is None else self.rounded
 
     def replace_trial(self, near: Models) -> None:
@@ -144,15 +147,6 @@ class QuasiNewton:
     def _keep(self, step: Models, change: Models, limit: int) -> None:
         pairs = min(limit, max(LEAST_PAIRS, PAIR_NUMBERS // step.size))
         self.steps, self.changes = [*self.steps, step][-pairs:], [*self.changes, change][-pairs:]
-
-    def _descent(self, relationship: Relationship) -> Models:
-        """Return −H g; without the memory if rounding has made it useless."""
-        assert self.gradient is not None
-        direction = -self._solve(relationship, self.gradient)
-        if float(np.sum(direction * self.gradient)) >= 0.0:
-            self.steps, self.changes = [], []
-            direction = -self._solve(relationship, self.gradient)
-        return direction
 
     def _solve(self, relationship: Relationship, gradient: Models) -> Models:
         """Return (Q + diag(B_b))⁻¹ g by conjugate gradients in the metric Q + h I."""

@@ -69,16 +69,12 @@ class AdaptiveControl:
         affordable = steps_affordable(situation.prices, situation.round_event(1), _remaining(situation))
         if affordable < 1:
             return None
-        tau = self._tau(situation)
+        current, tau = estimates(situation), 1
+        if current is not None:
+            before = max(1, int(situation.observed[-1].local_steps.max()) - 2 * self.probes)
+            taus = np.arange(1, min(self.largest_tau, self.growth * before) + 1)
+            tau = int(taus[np.argmin(self.bound(situation, taus, current))])
         return Plan.uniform(situation, min(affordable, tau + 2 * self.probes), 1, tau=tau)
-
-    def _tau(self, s: Situation) -> int:
-        current = estimates(s)
-        if current is None:
-            return 1
-        before = max(1, int(s.observed[-1].local_steps.max()) - 2 * self.probes)
-        taus = np.arange(1, min(self.largest_tau, self.growth * before) + 1)
-        return int(taus[np.argmin(self.bound(s, taus, current))])
 
     def bound(self, s: Situation, tau: npt.NDArray[np.int64], current: Estimates) -> FloatArray:
         """Return G(τ); lower is better."""

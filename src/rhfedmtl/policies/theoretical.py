@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from rhfedmtl.errors import BudgetError, ConfigError, nearest
 from rhfedmtl.maths import theory
@@ -79,7 +78,11 @@ class Theoretical:
             raise BudgetError("Procedure 1 chooses H from a budget: give one, as in energy=1400")
         H = np.arange(1, max_steps + 1)
         L = max(theory.log_target(situation.samples, self.target), 0.0)
-        beta = self._beta(situation, H)
+        s = situation
+        theta = theory.Theta(H[:, None], s.samples, s.largest, s.lam, s.gamma, s.radius).max(axis=1)
+        # σ is bounded by the sizes, because a plan must not need data.
+        eta = theory.eta(s.samples, theory.sigma_size_bound(s.largest, s.radius), s.lam, s.gamma)
+        beta = theory.beta(theta, eta, s.members)
         K = {
             "drawn": theory.rounds_drawn(H, float(situation.largest.max()), L),
             "text": theory.rounds_text(beta, L),
@@ -90,10 +93,3 @@ class Theoretical:
         cost = {name: theory.predicted_cost(K, curve, M) for name, curve in per_round.items()}
         share = theory.budget_share([cost[name] for name in budget], list(budget.values()))
         return TheoryCurve(K, cost, share, beta)
-
-    @staticmethod
-    def _beta(s: Situation, H: npt.NDArray[np.int64]) -> FloatArray:
-        """Return β(H); σ is bounded by the sizes, because a plan must not need data."""
-        theta = theory.Theta(H[:, None], s.samples, s.largest, s.lam, s.gamma, s.radius).max(axis=1)
-        eta = theory.eta(s.samples, theory.sigma_size_bound(s.largest, s.radius), s.lam, s.gamma)
-        return theory.beta(theta, eta, s.members)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+
+from rhfedmtl.display import short
 
 Number = float | None
 Row = tuple[str, ...]
@@ -307,21 +308,6 @@ def ticks(axis: Axis, max_ticks: int = 6) -> list[float]:
     step = next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= smallest_step * (1.0 - 1e-9))
     first, last = math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
-
-
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def short(value: Any) -> str:
-    """Return a number with four digits, or with a power of ten if it is very small or large."""
-    if value is None or isinstance(value, str | bool):
-        return "–" if value is None else str(value)
-    if value == 0.0 or 1e-3 <= abs(value) < 1e6:
-        return f"{value:,.0f}" if abs(value) >= 1000.0 else f"{value:.4g}"
-    mantissa, _, power = f"{value:.1e}".partition("e")
-    mantissa = mantissa.removesuffix(".0")
-    factor = "" if mantissa == "1" else "-" if mantissa == "-1" else f"{mantissa}·"
-    return f"{factor}10{str(int(power)).translate(_SUPERSCRIPT)}"
 
 
 def signed(value: float) -> str:

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from rhfedmtl.display import short
 from rhfedmtl.maths.intervals import student
 from rhfedmtl.report import along, views
-from rhfedmtl.report.charts import DASHES, MARKERS, Number, Styles, rounded, short, thinned
-from rhfedmtl.report.words import GAP_AXIS, axis_label, focus, metric_axis, unit
+from rhfedmtl.report.charts import DASHES, MARKERS, Number, Styles, rounded, thinned
+from rhfedmtl.report.words import GAP_AXIS, focus, metric_axis
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies.study import StudyResult
+from rhfedmtl.studies.words import axis_label, unit
 
 MOST_VALUES = 40_000
 """Numbers of a study in a page: about a quarter of a megabyte."""

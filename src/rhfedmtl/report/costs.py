@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rhfedmtl.report.charts import Axis, Chart, LineChart, Series, Style, all_series, short
+from rhfedmtl.display import short
+from rhfedmtl.report.charts import Axis, Chart, LineChart, Series, Style, all_series
 from rhfedmtl.report.sections import Chapter, Section
 from rhfedmtl.report.tables import Table, TableCell
 from rhfedmtl.studies import cost_figure

@@ -7,9 +7,10 @@ from html import escape
 from pathlib import Path
 from textwrap import wrap
 
+from rhfedmtl.display import short
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.report import svg
-from rhfedmtl.report.charts import GREY, PALETTE, Bars, Chart, Heat, LineChart, Panels, Series, all_series, short
+from rhfedmtl.report.charts import GREY, PALETTE, Bars, Chart, Heat, LineChart, Panels, Series, all_series
 
 COLUMN, TEXT = 336, 687
 """Widths in pixels (96 per inch): a column, and both columns of a page."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rhfedmtl.algorithms.registry import is_yardstick
+from rhfedmtl.display import short as number
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.report.charts import short as number
 from rhfedmtl.runs import lookup, records
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies.study import At, Point, Study, StudyResult, Variant, grid, place, short

@@ -14,8 +14,9 @@ from rhfedmtl.report.charts import Chart, Series, Styles, all_series
 from rhfedmtl.report.choices import Facts, choices
 from rhfedmtl.report.findings import findings
 from rhfedmtl.report.tables import Table
-from rhfedmtl.report.words import focus, place_text, reading, settings
+from rhfedmtl.report.words import focus, reading, settings
 from rhfedmtl.studies.study import StudyResult
+from rhfedmtl.studies.words import place_text
 
 
 @dataclass(frozen=True)

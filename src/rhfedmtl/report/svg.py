@@ -13,6 +13,7 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
+from rhfedmtl.display import short
 from rhfedmtl.report.charts import (
     DASHES,
     GREY,
@@ -27,7 +28,6 @@ from rhfedmtl.report.charts import (
     Series,
     all_series,
     rounded,
-    short,
     ticks,
 )
 

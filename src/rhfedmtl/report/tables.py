@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from rhfedmtl.algorithms.registry import moves_data
+from rhfedmtl.display import short
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.report import along
-from rhfedmtl.report.charts import short, signed
-from rhfedmtl.report.words import MEANING, axis_label, metric_name, place_text, spread, tuned
+from rhfedmtl.report.charts import signed
+from rhfedmtl.report.words import MEANING, spread, tuned
 from rhfedmtl.roles.words import solver_shares
 from rhfedmtl.runs.records import Record
 from rhfedmtl.studies.overall import overall
 from rhfedmtl.studies.study import EVEN, At, Cell, StudyResult, judged
+from rhfedmtl.studies.words import axis_label, metric_name, place_text
 
 SIGNS = {"better": "▲", "worse": "▼", EVEN: "≈", "": "\u2007"}
 

@@ -14,18 +14,10 @@ import numpy as np
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.report import along
 from rhfedmtl.report.charts import Axis, Bars, Chart, Heat, LineChart, Panels, Series, Style, Styles, thinned
-from rhfedmtl.report.words import (
-    GAP_AXIS,
-    LOG_RATIO,
-    axis_of,
-    focus,
-    metric_axis,
-    metric_name,
-    place_text,
-    unit,
-)
+from rhfedmtl.report.words import GAP_AXIS, LOG_RATIO, axis_of, focus, metric_axis
 from rhfedmtl.runs.records import Record, RoundTable, Summary
 from rhfedmtl.studies.study import At, StudyResult
+from rhfedmtl.studies.words import metric_name, place_text, unit
 
 PRINTED = "printed in the paper"
 MOST_TASKS = 8

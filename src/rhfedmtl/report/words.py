@@ -1,43 +1,22 @@
-"""Texts of a report: names of axes with units, places of a grid, and settings."""
+"""Texts of a report: axes, settings, and how to read its marks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from rhfedmtl.display import short
 from rhfedmtl.errors import ConfigError
-from rhfedmtl.report.charts import Axis, short
+from rhfedmtl.report.charts import Axis
 from rhfedmtl.runs.records import Record
-from rhfedmtl.studies.study import At, StudyResult
+from rhfedmtl.studies.study import StudyResult, value_text
+from rhfedmtl.studies.words import PRICES, axis_label, metric_name
 
-METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auc": "AUC", "rmse": "RMSE"}
-AXES = {
-    "data.terminals": "terminals per base station",
-    "data.tasks": "tasks (base stations)",
-    "data.samples_per_task": "samples per task",
-    "learning.lambda1": "λ₁, regularisation of each model",
-    "learning.lambda2": "λ₂, weight of the coupling",
-    "faults.dropout": "share of lost updates",
-    "learning.local_steps": "H, local steps per round",
-}
-PRICES = {
-    "step": "terminal step",
-    "terminal_step": "terminal step",
-    "station": "station round",
-    "station_round": "station round",
-}
-PRICES |= {"cloud": "server iteration", "cloud_round": "server iteration"}
-UNITS = {"bytes": "bytes"}
 GAP_AXIS = "relative duality gap (log scale)"
 LEAST_SPAN = 0.1
 """An axis of accuracy spans at least 10 points."""
 LOG_RATIO = 30.0
 """An axis whose values span a larger factor has a log scale."""
-
-
-def metric_name(metric: str) -> str:
-    """Return the name of a metric in a sentence."""
-    return METRICS.get(metric, metric.replace("_", " "))
 
 
 def metric_axis(metric: str) -> Axis:
@@ -47,48 +26,12 @@ def metric_axis(metric: str) -> Axis:
     return Axis(metric_name(metric), floor=0.0, ceiling=1.0, span=LEAST_SPAN)
 
 
-def unit(kind: str) -> str:
-    """Return the unit of a resource; prices and budgets of a type share it."""
-    return UNITS.get(kind, f"{kind} units")
-
-
-def axis_label(axis: str) -> str:
-    """Return the name of an axis of the grid, with its unit."""
-    section, _, rest = axis.partition(".")
-    if section == "budget":
-        return f"budget ({unit(rest)})"
-    if section == "cost":
-        kind, _, price = rest.partition(".")
-        return f"price of a {PRICES.get(price, price.replace('_', ' '))} ({unit(kind)})"
-    return AXES.get(axis, rest.replace("_", " ") or axis)
-
-
 def axis_of(name: str, values: list[Any]) -> Axis:
     """Return the axis of a grid: names, numbers, or powers of ten."""
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return Axis(axis_label(name), names=tuple(str(v) for v in values))
     wide = min(values) > 0 and max(values) / min(values) > LOG_RATIO
     return Axis(axis_label(name), "log" if wide else "linear", integer=all(isinstance(v, int) for v in values))
-
-
-def place_text(at: At) -> str:
-    """Return a place of the grid as text."""
-    return ", ".join(_setting_text(axis, value) for axis, value in at.items())
-
-
-def _setting_text(axis: str, value: Any) -> str:
-    section, _, rest = axis.partition(".")
-    if section == "budget":
-        return f"budget {short(value)}" if rest == "energy" else f"{rest} budget {short(value)}"
-    if section == "cost":
-        price = rest.rpartition(".")[2]
-        return f"a price of {short(value)} per {PRICES.get(price, price.replace('_', ' '))}"
-    if section == "faults":
-        return f"{rest} {short(value)}"
-    label = axis_label(axis).split(",")[0]
-    if section == "data" and isinstance(value, int):
-        return f"{value} {label.split(' (')[0]}"
-    return f"{label.split(' (')[0]} = {short(value)}"
 
 
 def focus(result: StudyResult) -> dict[str, Any]:
@@ -115,13 +58,9 @@ def tuned(record: Record) -> str:
     if record.tuning is None:
         return ""
     return (
-        ", ".join(f"{name} = {_setting(value)}" for name, value in record.tuning.chosen.items())
+        ", ".join(f"{name} = {value_text(value)}" for name, value in record.tuning.chosen.items())
         or "no settings to tune"
     )
-
-
-def _setting(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def settings(result: StudyResult) -> dict[str, str]:

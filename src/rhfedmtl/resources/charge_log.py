@@ -91,8 +91,14 @@ class ChargeLog:
                 raise ConfigError(f"totals by '{name}': there are {', '.join(COLUMNS[:-1])}; type is always apart")
         result: dict[str, dict[Any, float]] = {name: {} for name in self.sums}
         if "task" in by or "terminal" in by:  # add up arrays per node first, then assign the keys
-            for charge, array in _by_node(self.charges, by).values():
-                _add_keyed(result[charge.type], by, charge, array)
+            for charge, sums in _by_node(self.charges, by).values():
+                nodes, table = np.flatnonzero(sums), result[charge.type]
+                task, terminal, _ = charge._replace(nodes=nodes, amount=0.0).columns()
+                values = {"task": task.tolist(), "terminal": terminal.tolist()}
+                columns = [values.get(name) or [getattr(charge, name)] * len(nodes) for name in by]
+                for keys, amount in zip(zip(*columns, strict=True), sums[nodes].tolist(), strict=True):
+                    key = keys[0] if len(by) == 1 else keys
+                    table[key] = table.get(key, 0.0) + amount
             return result
         groups: dict[tuple[str, Any], list[float]] = {}
         for charge in self.charges:
@@ -148,16 +154,3 @@ def _by_node(charges: Iterable[Charge], by: tuple[str, ...]) -> dict[Any, tuple[
         _, array = sums.setdefault((charge.type, id(charge.layout), kind, *values), (charge, np.zeros(size)))
         array[slice(None) if charge.nodes is None else charge.nodes] += charge.amount
     return sums
-
-
-def _add_keyed(table: dict[Any, float], by: tuple[str, ...], charge: Charge, sums: npt.NDArray[np.float64]) -> None:
-    """Add the sums per node to ``table``, under the keys of the columns ``by``; ``charge`` supplies the columns."""
-    nodes = np.flatnonzero(sums)
-    if not len(nodes):
-        return
-    task, terminal, _ = charge._replace(nodes=nodes, amount=0.0).columns()
-    values = {"task": task.tolist(), "terminal": terminal.tolist()}
-    columns = [values.get(name) or [getattr(charge, name)] * len(nodes) for name in by]
-    for key, amount in zip(zip(*columns, strict=True), sums[nodes].tolist(), strict=True):
-        short = key[0] if len(by) == 1 else key
-        table[short] = table.get(short, 0.0) + amount

@@ -41,22 +41,15 @@ def waiting_times(cost: Cost, event: RoundEvent) -> dict[str, FloatArray] | None
     for name, prices in cost.types.items():
         if prices.adds == "elapsed":
             before = event.ahead[name] if event.ahead else np.zeros(event.layout.n_tasks)
-            times = _station_times(name, prices, event)
+            waits = longest_wait(prices, event)
+            if event.deadline and name in event.deadline:
+                waits = np.minimum(waits, event.deadline[name])
+            times = _slowest(waits, event.layout)  # 0 for a station that takes no part
             active = slice(None) if event.station_ids is None else event.station_ids
+            times[active] += pick(station_time(prices, event), event.station_ids)
             latest = max(0.0, float(np.max((times - before)[active], initial=0.0)))
             result[name] = np.maximum(0.0, before - times + latest)
     return result or None
-
-
-def _station_times(name: str, prices: Prices, event: RoundEvent) -> FloatArray:
-    """Return the time that a round takes each station: 0 if the station takes no part."""
-    waits = longest_wait(prices, event)
-    if event.deadline and name in event.deadline:
-        waits = np.minimum(waits, event.deadline[name])
-    times = _slowest(waits, event.layout)
-    active = slice(None) if event.station_ids is None else event.station_ids
-    times[active] += pick(station_time(prices, event), event.station_ids)
-    return times
 
 
 def _slowest(waits: FloatArray, layout: Placement) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Findings of a study in sentences: comparisons with the reference and with the values that the paper prints."""
+"""Findings of a study in sentences: who is ahead, comparisons with the reference, and claims of the paper."""
 
 from __future__ import annotations
 
@@ -8,59 +8,103 @@ import numpy as np
 
 from rhfedmtl.maths.intervals import interval
 from rhfedmtl.studies.claims import pair_differences, sentences
-from rhfedmtl.studies.study import EVEN, MOVES_DATA, Cell, StudyResult, short, signed
+from rhfedmtl.studies.study import EVEN, MOVES_DATA, At, Cell, StudyResult, judged, short, signed
+from rhfedmtl.studies.words import metric_name, place_text
 
 MAX_METHODS_IN_WORDS = 6
-"""With more methods than this, a summary has the main finding alone."""
-OPPOSITE = {"better": "worse", "worse": "better", EVEN: EVEN}
+"""With more methods than this, a summary only says who is ahead."""
+MOST_EXCEPTIONS = 3
+"""Methods that the first sentence names as level or ahead somewhere."""
+MOST_PLACES = 2
 
 
 def main_findings(result: StudyResult) -> list[str]:
-    """Return the headline and the differences of all methods, or their verdicts if there is no headline."""
-    finding, few = headline(result), len(result.running) <= MAX_METHODS_IN_WORDS
-    if not finding:
-        return verdicts(result) if few else []
-    return [finding, by_method(result)] if few else [finding]
+    """Return who is ahead and, with two to five rivals, the differences of all methods."""
+    several = 2 < len(result.running) <= MAX_METHODS_IN_WORDS
+    return [text for text in (who_is_ahead(result), by_method(result) if several else "") if text]
 
 
-def headline(result: StudyResult) -> str:
-    """Return the main finding in a sentence: the reference against its rivals, cell by cell.
+def who_is_ahead(result: StudyResult) -> str:
+    """Return who is ahead of the next best and by how much, and which methods are level or ahead somewhere.
 
-    If the reference keeps data in place, rivals that move data get a sentence of their own, because moving data avoids
-    the cost that the others pay. The sentence is empty with fewer than two rivals, and with a single seed.
+    The leader has the best mean over all places. A method that moves data works on an easier problem, so it competes
+    only if fewer than two methods keep data in place.
     """
-    labels, reference = _marked_labels(result), result.study.reference
-    cells = [c for c in result.cells if c.variant in result.running and c.verdict]
-    if len({c.variant for c in cells}) < 2:
+    movers = result.moving
+    staying = [name for name in result.running if name not in movers]
+    candidates = staying if len(staying) > 1 else result.running
+    leads = {
+        name: {rival: pair for rival in result.running if (pair := result.mean_difference(name, rival)) is not None}
+        for name in candidates
+    }
+    nearest = {
+        name: min((rival for rival in by_rival if rival in candidates), key=lambda rival: by_rival[rival][0])
+        for name, by_rival in leads.items()
+        if any(rival in candidates for rival in by_rival)
+    }
+    if not nearest:
         return ""
-    moving = frozenset[str]() if reference in result.moving else result.moving
-    in_place = [c for c in cells if c.variant not in moving]
-    sentences = []
-    if rivals := list(dict.fromkeys(c.variant for c in in_place)):
-        group = "methods that keep data in place" if len(in_place) < len(cells) else "the other methods"
-        counted = _counted([OPPOSITE[c.verdict] for c in in_place], group if len(rivals) > 1 else labels[rivals[0]])
-        differences = {name: _mean_difference([c for c in in_place if c.variant == name]) for name in rivals}
-        closest = max(rivals, key=lambda name: differences[name])
-        amount = _amount(result, abs(differences[closest]))
-        side = f"{amount} {'ahead' if differences[closest] > 0.0 else 'behind'}"
-        side = side if float(amount.split()[0]) else "level"
-        more = f"; the closest, {labels[closest]}, is {side} on average"
-        sentences.append(f"{labels[reference]} is {counted}{more if len(rivals) > 1 else ''}.")
-    for name in dict.fromkeys(c.variant for c in cells if c.variant in moving):
-        counted = _counted([c.verdict for c in cells if c.variant == name], labels[reference])
-        sentences.append(f"{result.labels[name]} moves data, and is {counted}.")
-    return " ".join(sentences)
+    leader = max(nearest, key=lambda name: leads[name][nearest[name]][0])
+    labels = {name: result.labels[name] + (", which moves data," if name in movers else "") for name in result.running}
+    (lead, half), first, second = leads[leader][nearest[leader]], labels[leader], labels[nearest[leader]]
+    places = len(result.places)
+    means = f" on average over {places} {_axis_words(result)}" if places > 1 else ""
+    n_seeds = result.study.seeds
+    pairs = "a single seed, so no interval" if half is None else f"95 % interval, paired over {n_seeds} seeds"
+    metric = metric_name(result.study.metric)
+    times, form, unit = (1.0, ".3g", metric) if metric == "RMSE" else (100.0, ".1f", f"points of {metric}")
+    margin = f"by {times * lead:{form}}{_half(half, form, times)} {unit}{means} ({pairs})"
+    among = " of the methods that keep data in place" if movers - set(candidates) else ""
+    if half is None or lead > half:
+        text = f"{first} is ahead of {second}, the next best{among}, {margin}"
+    else:
+        nobody = f"None{among}" if among else "No method"
+        text = f"{nobody} is significantly ahead: {first} leads {second} {margin}"
+    others = [name for name in leads[leader] if places > 1 or name != nearest[leader]]
+    exceptions = [f"{labels[name]} is {words}" for name in others if (words := _standing(result, leader, name))]
+    hidden = len(exceptions[MOST_EXCEPTIONS:])
+    rest = [f"{hidden} more are level or ahead somewhere"] if hidden else []
+    return f"{'; '.join([text, *exceptions[:MOST_EXCEPTIONS], *rest])}."
+
+
+def _standing(result: StudyResult, leader: str, name: str) -> str:
+    """Return where another method is ahead of the leader or level with it; with a single seed, the sign decides."""
+    ahead, level = list[At](), list[At]()
+    for at in result.places:
+        difference = result.difference(leader, at, name)
+        if difference is None:
+            if result.values(leader, at) is None and result.values(name, at) is not None:
+                ahead.append(at)
+        elif judged(difference) == EVEN:
+            level.append(at)
+        elif difference[0] < 0.0:
+            ahead.append(at)
+    parts = (("ahead of it", ahead), ("level with it", level))
+    return " and ".join(f"{words}{_where(result, where)}" for words, where in parts if where)
+
+
+def _where(result: StudyResult, where: Sequence[At]) -> str:
+    places = len(result.places)
+    if len(where) > MOST_PLACES or len(where) == places:
+        return "" if places == 1 else f" at {len(where)} of {places} {_axis_words(result)}"
+    return f" at {' and at '.join(place_text(at) for at in where)}"
+
+
+def _axis_words(result: StudyResult) -> str:
+    return "budgets" if all(axis.startswith("budget.") for axis in result.study.axes) else "settings"
 
 
 def by_method(result: StudyResult) -> str:
     """Return the mean difference of every rival to the reference, and the verdicts on its cells, in a sentence."""
     parts = []
     for name, label in _marked_labels(result).items():
-        if cells := [c for c in result.cells if c.variant == name and name in result.running and c.verdict]:
-            amount = _amount(result, _mean_difference(cells), sign=True)
-            parts.append(f"{label} {amount} ({_counts([c.verdict for c in cells])})")
-    reference = result.labels[result.study.reference]
-    return f"Mean differences to {reference}, paired over {result.study.seeds} seeds: {'; '.join(parts)}."
+        if cells := [c for c in result.cells if c.variant == name and name in result.running and c.against]:
+            amount = _amount(result, _mean_difference(cells))
+            judged_cells = [c.verdict for c in cells if c.verdict]
+            parts.append(f"{label} {amount}{f' ({_counts(judged_cells)})' if judged_cells else ''}")
+    reference, seeds = result.labels[result.study.reference], result.study.seeds
+    pairs = f", paired over {seeds} seeds" if seeds > 1 else " (a single seed, so no interval)"
+    return f"Mean differences to {reference}{pairs}: {'; '.join(parts)}." if parts else ""
 
 
 def verdicts(result: StudyResult) -> list[str]:
@@ -72,7 +116,7 @@ def verdicts(result: StudyResult) -> list[str]:
         if not cells:
             continue
         # The most frequent verdict first, then the mean difference.
-        unit = _amount(result, _mean_difference(cells), sign=True)
+        unit = _amount(result, _mean_difference(cells))
         if any(c.verdict for c in cells):
             text = _counted([c.verdict for c in cells], reference)
             text += f" ({unit} on average, paired over {result.study.seeds} seeds)"
@@ -105,10 +149,10 @@ def _mean_difference(cells: Sequence[Cell]) -> float:
     return float(np.mean([c.against[0] for c in cells if c.against is not None]))
 
 
-def _amount(result: StudyResult, difference: float, *, sign: bool = False) -> str:
-    """Return a difference in points, or in the unit of the labels."""
+def _amount(result: StudyResult, difference: float) -> str:
+    """Return a difference with its sign, in points, or in the unit of the labels."""
     times, form, unit = (1.0, ".3g", "") if result.study.metric == "rmse" else (100.0, ".1f", " points")
-    return (signed(times * difference, form) if sign else f"{times * difference:{form}}") + unit
+    return signed(times * difference, form) + unit
 
 
 def _marked_labels(result: StudyResult) -> dict[str, str]:

@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -269,10 +270,6 @@ def _drawn(task: Array, seed: int) -> Array:
     return chosen
 
 
-def _sitting(place: Path, seed: int) -> PublishedRows:
-    return _har(place, seed, positive=3)
-
-
 def _heart(place: Path, seed: int) -> PublishedRows:
     """Read the data as FLamby does: complete rows, two columns one-hot, 66 % for training, standardised per centre."""
     from sklearn.model_selection import train_test_split
@@ -320,7 +317,7 @@ TABLES = (
         HAR,
         True,
         {"global": (2.23, "pooled"), "local": (1.34, "local"), "MTL": (0.46, "rhfedmtl")},
-        _sitting,
+        partial(_har, positive=3),
         scale="none",
         splits=10,
     ),

@@ -318,10 +318,6 @@ class StudyResult:
         lambda2 = [r.weights["lambda2"] for r in self.records(variant, at) if "lambda2" in r.weights]
         return Cell(variant, at, mean, half, against, printed, rounds, seeds, lambda2)
 
-    def every_record(self) -> list[Record]:
-        """Return the records of all runs."""
-        return [self.record(point.variant, point.at, point.seed) for point in self.study.points]
-
     def weight_ranges(self, weight: str) -> dict[str, str]:
         """Return the λ1 or λ2 of each method, by its label; smallest and largest value if its runs differ."""
         texts = {}

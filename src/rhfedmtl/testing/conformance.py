@@ -30,10 +30,6 @@ class EntryKind(NamedTuple):
     case: Callable[[str], Case] | None = None
 
 
-def _case_of_loss(name: str) -> Case:
-    return Case("rhfedmtl", Options(loss=name), 2 if LOSSES[name]().classifier else 0)
-
-
 def _with(option: str) -> Callable[[str], Case]:
     """Return a run with the name as the value of this option."""
     return lambda name: Case("rhfedmtl", Options.of(**{option: name}))
@@ -45,7 +41,11 @@ ENTRY_KINDS = {
         (entries.several_classes, entries.options_matter, entries.grid_is_fair),
         Case,
     ),
-    "loss": EntryKind("rhfedmtl.maths.registry:LOSSES", OF_A_LOSS, _case_of_loss),
+    "loss": EntryKind(
+        "rhfedmtl.maths.registry:LOSSES",
+        OF_A_LOSS,
+        lambda name: Case("rhfedmtl", Options(loss=name), 2 if LOSSES[name]().classifier else 0),
+    ),
     "relationship": EntryKind(
         "rhfedmtl.maths.registry:RELATIONSHIPS",
         (entries.closed_forms_hold,),

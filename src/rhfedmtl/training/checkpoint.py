@@ -153,7 +153,8 @@ def _table(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
     """Return the table of a complete file, and the offset of its arrays."""
     if file.read(len(_MAGIC)) != _MAGIC:
         raise DataError(f"{path} is not a checkpoint of rhfedmtl")
-    if not _sealed(file):
+    end = file.seek(0, os.SEEK_END) - hashlib.sha256().digest_size
+    if end <= len(_MAGIC) + _LENGTH.size or _digest(file, end) != file.read():
         raise DataError(f"the checkpoint {path} is damaged (its checksum does not fit): start the run again")
     file.seek(len(_MAGIC))
     (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
@@ -163,12 +164,6 @@ def _table(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
             f"{path} has format {table['format']}, this version reads {FORMAT}: use the version that wrote it"
         )
     return table, _start(length)
-
-
-def _sealed(file: BinaryIO) -> bool:
-    """Return True if the file ends with the digest of its other bytes."""
-    length = file.seek(0, os.SEEK_END) - hashlib.sha256().digest_size
-    return length > len(_MAGIC) + _LENGTH.size and _digest(file, length) == file.read()
 
 
 def _digest(file: BinaryIO, length: int) -> bytes:

@@ -55,11 +55,10 @@ class Packer:
             return value if np.isfinite(value) else {"float": repr(value)}
         if isinstance(value, Mapping | BestEffort):
             return {"dict": list(self._entries(value))}
-        return self._sequence(value) if type(value) in (list, tuple) else self._shared(value)
-
-    def _sequence(self, value: Any) -> Any:
-        parts = [self.pack(part) for part in value]
-        return parts if isinstance(value, list) else {"tuple": parts}
+        if type(value) in (list, tuple):
+            parts = [self.pack(part) for part in value]
+            return parts if isinstance(value, list) else {"tuple": parts}
+        return self._shared(value)
 
     def _entries(self, value: Mapping[Any, Any] | BestEffort) -> Iterator[list[Any]]:
         skip = isinstance(value, BestEffort)

@@ -42,7 +42,11 @@ class RoundPricing:
 
     def next_round(self, situation: Situation, plan: Plan) -> tuple[RoundEvent, Models | None]:
         """Return the next BS iteration of a plan, with the models of its orders as far as the cloud knows them."""
-        state, sizes, models = self._certifier.state, situation.bytes, self._next_models()
+        state, sizes, models = self._certifier.state, situation.bytes, None
+        if not state.round or (state.reported is not None and state.reported[1] >= state.round):
+            models = self._cloud.models
+            if not self._cloud.starts_at_anchor:
+                models = self._channel.models(models, models if state.last_sent is None else state.last_sent)
         k = 0 if state.plan is None else state.rounds_done
         stations, waiting = plan.station_rounds > k, None
         if k and self._simulated:
@@ -57,16 +61,6 @@ class RoundPricing:
             waiting=waiting,
         )
         return planned, None if models is None else models.copy()
-
-    def _next_models(self) -> Models | None:
-        """Return the models that the next orders start from, if the cloud knows them."""
-        state = self._certifier.state
-        if state.round and (state.reported is None or state.reported[1] < state.round):
-            return None
-        models = self._cloud.models
-        if self._cloud.starts_at_anchor:
-            return models
-        return self._channel.models(models, models if state.last_sent is None else state.last_sent)
 
     def can_begin(self, situation: Situation, plan: Plan) -> bool:
         """Return True if the budget can pay the server iteration with its first BS iteration."""

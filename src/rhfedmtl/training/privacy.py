@@ -216,8 +216,13 @@ def private(
         raise ConfigError("row weights are not public, and privacy gives each row the weight 1: leave the weights out")
     data = built.regroup(federation)
     columns = len(data.class_names) if data.kind == "classes" else 1
-    start = _situation(data, built.method, ledger, columns)
-    return planned(name, options, data.kind, start, privacy, (columns, built.method.width(data.n_features)))
+    method = built.method
+    shape = method.rows(columns), method.width(data.n_features)
+    sizes = message_sizes(shape, method.shared_rows(columns), method.profile_length, method.channel)
+    layout = Placement(data.terminal_task.astype(np.int64), data.n_tasks)
+    # A plan may use only sizes, prices and limits.
+    start = Situation(np.asarray(data.sizes), layout, ledger, lam=0.0, gamma=method.loss.smoothness, bytes=sizes)
+    return planned(name, options, data.kind, start, privacy, (columns, shape[1]))
 
 
 def planned(
@@ -388,14 +393,6 @@ def _shadow_price(privacy: Privacy) -> float:
     """Return the fall of ln b per unit of ε, as a slope over ±10 %; b is proportional to 1/μ²."""
     more, less = (mu_of(privacy.epsilon * factor, privacy.delta) for factor in (1.1, 0.9))
     return 2.0 * math.log(more / less) / (0.2 * privacy.epsilon)
-
-
-def _situation(data: Federation, method: Method, ledger: Ledger, columns: int) -> Situation:
-    """Return the situation that a plan may use: only sizes, prices and limits of a federation."""
-    shape = method.rows(columns), method.width(data.n_features)
-    sizes = message_sizes(shape, method.shared_rows(columns), method.profile_length, method.channel)
-    layout = Placement(data.terminal_task.astype(np.int64), data.n_tasks)
-    return Situation(np.asarray(data.sizes), layout, ledger, lam=0.0, gamma=method.loss.smoothness, bytes=sizes)
 
 
 def check_loss(loss: Loss) -> None:

@@ -16,9 +16,9 @@ import numpy as np
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.deploy.cloud.config import CloudConfig
 from rhfedmtl.deploy.cloud.prices import MeasuredPrices
-from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork, Round
+from rhfedmtl.deploy.cloud.remote_network import RemoteNetwork
 from rhfedmtl.deploy.station.questions import MOST_SENT
-from rhfedmtl.engines.network import BoolArray, Float64Array, IntArray, Network
+from rhfedmtl.engines.network import Float64Array, Network
 from rhfedmtl.errors import BudgetError, ConfigError, PeerError
 from rhfedmtl.maths.registry import METRICS
 from rhfedmtl.maths.relationships import Models
@@ -82,18 +82,15 @@ class LimitedPolicy:
                 works = possible >= smallest
                 steps = np.where(works, np.minimum(steps, possible), 0)
         if self.equal_work and np.ptp(steps[works]) and np.ptp((steps / rows)[works]):
-            steps = self._equalise(steps, rows, works)
+            # The same work for all terminals that work, at least the smallest H of each terminal.
+            if self.deadline is None:
+                same = np.full_like(steps, steps[works].max())
+            elif self.least_steps == ONE_PASS:
+                same = rows * (steps // rows)[works].min()
+            else:
+                same = np.full_like(steps, steps[works].min())
+            steps = np.where(works, same, 0)
         return plan if np.array_equal(steps, plan.local_steps) else replace(plan, local_steps=steps)
-
-    def _equalise(self, steps: IntArray, rows: IntArray, works: BoolArray) -> IntArray:
-        """Return the same work for all terminals that work, at least the smallest H of each terminal."""
-        if self.deadline is None:
-            same = np.full_like(steps, steps[works].max())
-        elif self.least_steps == ONE_PASS:
-            same = rows * (steps // rows)[works].min()
-        else:
-            same = np.full_like(steps, steps[works].min())
-        return np.where(works, same, 0)
 
 
 class RemoteEnvironment:
@@ -111,8 +108,20 @@ class RemoteEnvironment:
         return planned, None
 
     def end_round(self, event: RoundEvent) -> RoundEvent:
-        """Return the round as the stations reported it."""
-        return _actual_round(event, self._network.last_round)
+        """Return the round with only the terminals that received orders.
+
+        If a station never answered, all its terminals count, because they may have worked.
+        """
+        layout, last_round = event.layout, self._network.last_round
+        ordered = np.isin(np.arange(layout.n_terminals), list(last_round.efforts))
+        mask = ordered | np.isin(layout.terminal_task, list(last_round.unknown))
+        present = ~np.array([answer.away for _, answer in sorted(last_round.answers.items())])
+        stations = present if event.stations is None else event.stations & present
+        expected = np.zeros(layout.n_terminals, dtype=bool)
+        expected[slice(None) if event.terminal_ids is None else event.terminal_ids] = True
+        return replace(
+            event, terminals=None if mask[expected].all() else mask, stations=None if stations.all() else stations
+        )
 
     def state(self) -> dict[str, Any]:
         """Return an empty state: `RemoteNetwork` keeps the members."""
@@ -241,23 +250,6 @@ def measured_run(
     learning = config.learning
     site = Site(network, RemoteEnvironment(network), accounting, evaluation, learning.features, learning.feature_names)
     return Run(federation, network.method, settings, ledger, site=site, private=private)
-
-
-def _actual_round(planned: RoundEvent, last_round: Round) -> RoundEvent:
-    """Return the round with only the terminals that received orders.
-
-    If a station never answered, all its terminals count, because they may have worked.
-    """
-    layout = planned.layout
-    ordered = np.isin(np.arange(layout.n_terminals), list(last_round.efforts))
-    mask = ordered | np.isin(layout.terminal_task, list(last_round.unknown))
-    present = ~np.array([answer.away for _, answer in sorted(last_round.answers.items())])
-    stations = present if planned.stations is None else planned.stations & present
-    expected = np.zeros(layout.n_terminals, dtype=bool)
-    expected[slice(None) if planned.terminal_ids is None else planned.terminal_ids] = True
-    return replace(
-        planned, terminals=None if mask[expected].all() else mask, stations=None if stations.all() else stations
-    )
 
 
 def sent_again(event: Event, order: float) -> Event:

@@ -126,27 +126,22 @@ class MeasuredPrices:
 
     def learn(self, last_round: Round) -> None:
         """Update the running means with a round."""
-        for t, effort in last_round.efforts.items():
-            if effort.answered and effort.local_steps and t < len(self._speeds.step):
-                self._speeds.step[t] = _mix(self._speeds.step[t], effort.work_seconds / effort.local_steps)
-                self._speeds.link[t] = _mix(self._speeds.link[t], effort.wait_seconds - effort.work_seconds)
-        self._forget_slowness(last_round)
-        waits, answers = _station_waits(last_round), last_round.answers
-        station = [a.seconds - waits.get(b, 0.0) for b, a in answers.items() if a.WhichOneof("body") == "round"]
-        self._speeds.station = _mix(self._speeds.station, max(station, default=self._speeds.station))
-        terminal_bytes = [float(e.bytes_down + e.bytes_up) for e in last_round.efforts.values()]
-        self._speeds.terminal_bytes = _mix(self._speeds.terminal_bytes, max(terminal_bytes, default=0.0))
-
-    def _forget_slowness(self, last: Round) -> None:
-        """Move terminals without an order towards the median speed, so a straggler gets another order later."""
-        worked = [t for t, e in last.efforts.items() if e.answered and e.local_steps and t < len(self._speeds.step)]
-        if not worked:
-            return
-        idle = np.setdiff1d(np.arange(len(self._speeds.step)), list(last.efforts))
-        for seconds in (self._speeds.step, self._speeds.link):
+        speeds, efforts = self._speeds, last_round.efforts
+        worked = [t for t, e in efforts.items() if e.answered and e.local_steps and t < len(speeds.step)]
+        for t in worked:
+            speeds.step[t] = _mix(speeds.step[t], efforts[t].work_seconds / efforts[t].local_steps)
+            speeds.link[t] = _mix(speeds.link[t], efforts[t].wait_seconds - efforts[t].work_seconds)
+        # Move terminals without an order towards the median speed, so a straggler gets another order later.
+        idle = np.setdiff1d(np.arange(len(speeds.step)), list(efforts))
+        for seconds in (speeds.step, speeds.link) if worked else ():
             median = float(np.median(seconds[worked]))
             target = (1.0 - LATEST_WEIGHT) * seconds[idle] + LATEST_WEIGHT * median
             seconds[idle] = np.minimum(seconds[idle], target)
+        waits, answers = _station_waits(last_round), last_round.answers
+        station = [a.seconds - waits.get(b, 0.0) for b, a in answers.items() if a.WhichOneof("body") == "round"]
+        speeds.station = _mix(speeds.station, max(station, default=speeds.station))
+        terminal_bytes = [float(e.bytes_down + e.bytes_up) for e in efforts.values()]
+        speeds.terminal_bytes = _mix(speeds.terminal_bytes, max(terminal_bytes, default=0.0))
 
     def parts(self, last_round: Round, n_terminals: int, n_tasks: int) -> dict[str, Parts]:
         """Return the use of each measured type by each node in a round.

@@ -210,7 +210,10 @@ class RemoteNetwork:
             requests[b] = wire.Request(round=content)
         self.announced = max(self.announced, number)
         seconds = self.deadline + self.partners.patience
-        answers = self.partners.ask("round", [number, *_compact(local_steps)], requests, seconds)
+        # A single number is enough if all are equal: the journal stays short.
+        equal = len(local_steps) and (local_steps == local_steps[0]).all()
+        steps = (local_steps[:1] if equal else local_steps).tolist()
+        answers = self.partners.ask("round", [number, *steps], requests, seconds)
         answers |= {b: wire.Answer(away=True) for b in self.excluded}
         by_station = bodies(answers, "round")
         efforts = {effort.terminal: effort for result in by_station.values() for effort in result.efforts}
@@ -389,12 +392,6 @@ class RemoteNetwork:
         self._reported = dict(state["reported"])
         self.partners.overhead.seconds = state["overhead"][0]
         self.partners.overhead.bytes, self.partners.overhead.aside = (np.copy(part) for part in state["overhead"][1:])
-
-
-def _compact(local_steps: IntArray) -> list[int]:
-    """Return H of all terminals; a single number if they are equal, to keep the journal short."""
-    equal = len(local_steps) and (local_steps == local_steps[0]).all()
-    return [int(local_steps[0])] if equal else [int(steps) for steps in local_steps]
 
 
 def census(config: CloudConfig, network: RemoteNetwork) -> Federation:

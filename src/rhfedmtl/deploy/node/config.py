@@ -293,21 +293,17 @@ def read(cls: type[C], role: str, path: Path) -> C:
         named = table["node"].get("role") if isinstance(table.get("node"), dict) else None
         if named not in (None, role):
             raise ConfigError(f"this is the configuration of a {named}, but the command starts a {role}")
-        _refuse_misplaced(cls, table)
+        # A user who appends a setting to the file puts it under the last [table].
+        for part in (name for name, value in table.items() if isinstance(value, dict)):
+            inner = getattr(get_type_hints(cls).get(part), "__dataclass_fields__", {})
+            for name in table[part]:
+                if name in cls.__dataclass_fields__ and name not in inner:
+                    raise ConfigError(f"{name} stands under [{part}]: write it above the first [table]")
         config = toml.build(cls, table)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     object.__setattr__(config, "folder", path.parent)
     return config
-
-
-def _refuse_misplaced(cls: type[Config], table: dict[str, Any]) -> None:
-    """Refuse a top-level setting under a [table], where it ends up if a user appends it to the file."""
-    for part in (name for name, value in table.items() if isinstance(value, dict)):
-        inner = getattr(get_type_hints(cls).get(part), "__dataclass_fields__", {})
-        for name in table[part]:
-            if name in cls.__dataclass_fields__ and name not in inner:
-                raise ConfigError(f"{name} stands under [{part}]: write it above the first [table]")
 
 
 read_operator = partial(read, OperatorConfig, OPERATOR)

@@ -109,8 +109,13 @@ def load_rows(path: Path, features: int, classes: tuple[str, ...], columns: tupl
     X, y, weight = read_rows(path, columns)
     if X.shape[1] != features or len(X) != len(y):
         raise DataError(f"{path} has rows of shape {X.shape} and {len(y)} labels; the job has {features} features")
-    if y.dtype.kind == "U":
-        y = _from_words(path, y, classes)
+    if y.dtype.kind == "U" and not classes:
+        y = np.array([_number(path, "label", word) for word in y.tolist()])
+    elif y.dtype.kind == "U":
+        if unknown := sorted(set(y.tolist()) - set(classes)):
+            names = ", ".join(classes)
+            raise DataError(f"{path} has the label {unknown[0]!r}: the classes of the network are {names}{_NAMES}")
+        y = np.array([classes.index(word) for word in y.tolist()])
     check_labels(y, classes)
     check_finite(X, columns, lambda _: f" of {path}")
     return NodeRows(X, y, weight)
@@ -160,13 +165,3 @@ def _number(path: Path, name: str, cell: str) -> float:
         return float(cell)
     except ValueError:
         raise DataError(f"{path}, column {name!r} holds {cell!r}, no number: fill or drop such rows") from None
-
-
-def _from_words(path: Path, y: npt.NDArray[Any], classes: tuple[str, ...]) -> npt.NDArray[Any]:
-    """Return labels as codes of their classes, or as numbers if the job has no classes."""
-    if not classes:
-        return np.array([_number(path, "label", word) for word in y.tolist()])
-    if unknown := sorted(set(y.tolist()) - set(classes)):
-        names = ", ".join(classes)
-        raise DataError(f"{path} has the label {unknown[0]!r}: the classes of the network are {names}{_NAMES}")
-    return np.array([classes.index(word) for word in y.tolist()])

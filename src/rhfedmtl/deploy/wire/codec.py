@@ -196,15 +196,11 @@ def _readers(kind: type) -> dict[str, Reader]:
     """Return the reader of each field of a dataclass, by its type hint."""
     hints, form = get_type_hints(kind), FORMS[kind]
     return {
-        attribute.name: _stack_reader
+        attribute.name: (lambda message, name: stack(getattr(message, name), name))
         if attribute.name in form.stacked
         else _reader(hints[attribute.name], form, kind.__name__)
         for attribute in fields(kind)
     }
-
-
-def _stack_reader(message: Any, name: str) -> Vector:
-    return stack(getattr(message, name), name)
 
 
 def stack(tensors: Sequence[wire.Tensor], label: str) -> Vector:
@@ -216,10 +212,10 @@ def stack(tensors: Sequence[wire.Tensor], label: str) -> Vector:
 
 
 def _reader(hint: Any, form: Form, of: str) -> Reader:
-    if get_origin(hint) is np.ndarray:
-        return _array_reader(hint, form, of)
     if hint in _CHECKED:
         return lambda message, name: _CHECKED[hint](getattr(message, name), f"{name} of {of}")
+    if get_origin(hint) is np.ndarray:
+        return lambda message, name: array(getattr(message, name), f"{name} of {of}", finite=name not in form.infinite)
     if hint in FORMS or get_origin(hint) is tuple:
         return _message_reader(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -237,13 +233,7 @@ def _work(number: int, field: str) -> Work:
     raise PeerError(f"{field} is {number}: choose from {', '.join(_WORKS)}")
 
 
-_CHECKED: dict[Any, Callable[[Any, str], Any]] = {float: finite, Work: _work}
-
-
-def _array_reader(hint: Any, form: Form, of: str) -> Reader:
-    if hint == masks.Words:
-        return lambda message, name: words(getattr(message, name), f"{name} of {of}")
-    return lambda message, name: array(getattr(message, name), f"{name} of {of}", finite=name not in form.infinite)
+_CHECKED: dict[Any, Callable[[Any, str], Any]] = {float: finite, Work: _work, masks.Words: words}
 
 
 def _message_reader(hint: Any) -> Reader:

@@ -323,7 +323,9 @@ def _descend(
     if slots.inner:
         keep, pull = keep[columns:], pull[columns:]
     slope, share, total = np.frompyfunc(loss.slope, 2, 1), np.zeros(len(slots.mu)), 0.0
-    drift = _drift(rows, duals, job, start[columns:]) if slots.control >= 0.0 else None
+    drift = None
+    if slots.control >= 0.0:  # c − c_t
+        drift = start[columns:] - _products(duals.alpha[job.place], rows, job.place, w.shape[1]) / job.n
     slopes, rho = np.zeros((job.n, columns)), 1.0 - eta * slots.lam
     for h, k in enumerate(_row_order(_key(rows, orders, job.terminal), job.n, steps, orders.uniform)):
         i = job.place.start + k
@@ -349,11 +351,6 @@ def _descend(
         duals.pending[job.place], duals.n_visited[job.terminal] = change, ANY
         w[columns:] += _products(change, rows, job.place, w.shape[1]) / job.n
     return w
-
-
-def _drift(rows: Rows, duals: Duals, job: _Job, common: Float64Array) -> Float64Array:
-    """Return c − c_t."""
-    return common - _products(duals.alpha[job.place], rows, job.place, common.shape[1]) / job.n
 
 
 def _responsibilities(loss: Loss, w: Any, z: Any, y: Any, slots: Slots, columns: int) -> Float64Array:

@@ -22,7 +22,7 @@ import numpy as np
 
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.policies.base import IntArray, Plan, Situation, smallest_steps
-from rhfedmtl.policies.measured.allocation import Allocation, BestLevel, EqualSteps, Grid, by_deadline, by_rows
+from rhfedmtl.policies.measured.allocation import Allocation, EqualSteps, Grid, by_deadline, by_rows
 from rhfedmtl.policies.measured.progress import PASS_RATE, Evidence, ProgressModel, share_of_cloud
 from rhfedmtl.policies.measured.solver import (
     COMPARE_EVERY,
@@ -171,7 +171,11 @@ class Measured:
         inputs = PlanInputs.of(s, self.least_steps)
         grid = self._grid(s, inputs)
         levels = (allocation.search(model, grid) for allocation in inputs.allocations)
-        best = self._scheduled(s, inputs, min(levels, key=lambda level: level.log_left))
+        log_left, cloud_rounds, station_rounds, level, allocation = min(levels, key=lambda level: level.log_left)
+        level = max(level, float(inputs.min_level))
+        cost = {name: price + inputs.cloud[name] for name, price in allocation.cost(level).items()}
+        K = np.full(s.layout.n_tasks, station_rounds)
+        best = Schedule(cloud_rounds, K, allocation.steps(level), log_left, cost)
         if fits(best.cost, grid.remaining):
             return best
         for_rounds = {name: limit - inputs.cloud[name] for name, limit in grid.remaining.items()}
@@ -185,13 +189,6 @@ class Measured:
         longest = min((remaining[name] / price for name, price in inputs.min_cost.items() if price > 0.0), default=1.0)
         rounds = (1,) if inputs.free_cloud else _STATION_ROUNDS
         return Grid(_counts(longest), rounds, remaining, inputs.cloud, inputs.min_level, inputs.max_steps)
-
-    def _scheduled(self, s: Situation, inputs: PlanInputs, best: BestLevel) -> Schedule:
-        log_left, cloud_rounds, station_rounds, level, allocation = best
-        level = max(level, float(inputs.min_level))
-        cost = {name: price + inputs.cloud[name] for name, price in allocation.cost(level).items()}
-        K = np.full(s.layout.n_tasks, station_rounds)
-        return Schedule(cloud_rounds, K, allocation.steps(level), log_left, cost)
 
 
 def _counts(longest: float) -> Sequence[int]:

@@ -154,7 +154,13 @@ class Evidence:
             return self.rate, self.believed
         if len(useful) < len(observed):
             observed, gains, curves = [observed[k] for k in useful], gains[useful], curves[useful]
-        summaries = _summarise_rounds(observed, curves)
+        summaries, n_points = [], curves.shape[1] - 1
+        for observation, gain in zip(observed, curves[:, -1].tolist(), strict=True):
+            steps = observation.local_steps
+            # With a stride of 0, all terminals have the same number; otherwise, some may not have taken part.
+            steps = steps[:1] if steps.strides == (0,) else steps[steps > 0]
+            points = min(int(steps.min()).bit_length(), n_points)
+            summaries.append(RoundSummary(observation.round, float(steps.mean()), gain, points))
         rate = self._fit_rate(summaries, curves, prior)
         return rate, self._fit_keep(summaries, gains[:, :, -1], rate, prior)
 
@@ -246,20 +252,3 @@ def _explained(b: float, points: int, steps: float, gains: list[float]) -> float
         decay *= decay
     last = 1.0 - math.exp(-b * steps)
     return (product + last * gains[-1]) ** 2 / ((square + last * last) * (points + 1))
-
-
-def _summarise_rounds(observed: Sequence[Observation], curves: FloatArray) -> list[RoundSummary]:
-    """Return number, mean H, total dual gain and number of usable curve points of each round."""
-    summaries, n_points = [], curves.shape[1] - 1
-    for observation, gain in zip(observed, curves[:, -1].tolist(), strict=True):
-        minimum, mean = _steps(observation.local_steps)
-        summaries.append(RoundSummary(observation.round, mean, gain, min(minimum.bit_length(), n_points)))
-    return summaries
-
-
-def _steps(local_steps: npt.NDArray[np.int64]) -> tuple[int, float]:
-    """Return the minimum and the mean H of the terminals that took part."""
-    if local_steps.strides == (0,):  # the same number for all terminals
-        return int(local_steps[0]), float(local_steps[0])
-    working = local_steps[local_steps > 0]
-    return int(working.min()), float(working.mean())

@@ -16,7 +16,6 @@ import numpy as np
 from rhfedmtl.maths.quasi_newton import ASCENT, NEWTON, Solver
 from rhfedmtl.policies.base import Observation, Situation
 from rhfedmtl.resources.billing import event_totals
-from rhfedmtl.resources.prices import Price, Prices
 
 # Prior for the fall of log(gap) in a quasi-Newton round (observed: 1 to 2).
 # Measured: benchmarks/results/constants.md; ×0.5: +0.06 ± 0.12 points, +0.14 ± 0.25 decades;
@@ -63,7 +62,8 @@ def _pass(s: Situation) -> dict[str, float]:
     """
     cloud, types = s.cloud_event(), s.prices.types
     certificate = (s.certificate_event(),) if s.certificates_cost else ()
-    if any(isinstance(price, np.ndarray) for prices in types.values() for price in _of_terminals(prices)):
+    of_terminals = [(p.terminal_step, p.terminal_byte_up, p.terminal_byte_down) for p in types.values()]
+    if any(isinstance(price, np.ndarray) for prices in of_terminals for price in prices):
         return event_totals(s.prices, cloud, *certificate, s.round_event(s.one_pass))
     largest, station = s.largest.astype(np.int64), s.layout.terminal_task
     longest = int(largest[0]) if (largest == largest[0]).all() else largest[np.maximum(station, 0)]
@@ -74,10 +74,6 @@ def _pass(s: Situation) -> dict[str, float]:
         name: price[name] + more * float(prices.terminal_step) if prices.adds == "sum" else slowest[name]
         for name, prices in types.items()
     }
-
-
-def _of_terminals(prices: Prices) -> tuple[Price, ...]:
-    return prices.terminal_step, prices.terminal_byte_up, prices.terminal_byte_down
 
 
 def newton_start(s: Situation) -> int:
@@ -108,7 +104,8 @@ def ascent_pace(s: Situation, predicted: float) -> float:
 def _blend(prior: float, measured: Sequence[Observation]) -> float:
     """Return the fall per round: the mean of prior and measured fall; the prior counts like ``PRIOR_ROUNDS`` rounds."""
     count = max(len(measured) - 1, 0)
-    return (PRIOR_ROUNDS * prior + _fall(measured)) / (PRIOR_ROUNDS + count)
+    fall = max(0.0, math.log(measured[0].gap / measured[-1].gap)) if count else 0.0
+    return (PRIOR_ROUNDS * prior + fall) / (PRIOR_ROUNDS + count)
 
 
 def _last(observed: Sequence[Observation], solver: Solver) -> list[Observation]:
@@ -120,8 +117,3 @@ def _last(observed: Sequence[Observation], solver: Solver) -> list[Observation]:
         if observation.solver == solver and observation.gap > 0.0:
             stretch.append(observation)
     return stretch[::-1]
-
-
-def _fall(rounds: Sequence[Observation]) -> float:
-    """Return the fall of the logarithm of the gap from the first to the last of these rounds."""
-    return max(0.0, math.log(rounds[0].gap / rounds[-1].gap)) if len(rounds) > 1 else 0.0
