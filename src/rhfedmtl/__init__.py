@@ -1,7 +1,7 @@
 """Resource-aware hierarchical federated multi-task learning: hard budgets, and a certificate for the result.
 
 This module exports the public names of the library. Each name is imported on first use, to keep ``import rhfedmtl``
-cheap. To add a public name, extend the imports for type checkers, ``_HOME`` and ``__all__``.
+cheap. To add a public name, extend the imports for type checkers, ``_NAMES`` and ``__all__``.
 """
 
 from importlib import import_module
@@ -33,33 +33,30 @@ if TYPE_CHECKING:
 
 __version__ = version("rhfedmtl")
 
-_HOME = {
-    "BudgetDisplay": "display",
-    "Cost": "resources.costs",
-    "DualMethod": "algorithms.dual",
-    "Execution": "engines.registry",
-    "Faults": "training.faults",
-    "Federation": "data.federation",
-    "Fixed": "policies.fixed",
-    "Ledger": "resources.ledger",
-    "LearningCurveDisplay": "display",
-    "MeanRegularised": "maths.relationships",
-    "Measured": "policies.measured.policy",
-    "Options": "algorithms.options",
-    "RHFedMTLClassifier": "estimators.classifier",
-    "RHFedMTLRegressor": "estimators.regressor",
-    "Request": "data.request",
-    "Result": "training.result",
-    "RunConfig": "training.config",
-    "Settings": "training.settings",
-    "Source": "data.federation",
-    "Split": "data.split",
-    "TaskModels": "models.task_models",
-    "Unrelated": "maths.relationships",
-    "certify": "models.certify",
-    "federate": "data.split",
-    "train": "training.run",
+_NAMES = {
+    "display": "BudgetDisplay LearningCurveDisplay",
+    "resources.costs": "Cost",
+    "algorithms.dual": "DualMethod",
+    "engines.registry": "Execution",
+    "training.faults": "Faults",
+    "data.federation": "Federation Source",
+    "policies.fixed": "Fixed",
+    "resources.ledger": "Ledger",
+    "maths.relationships": "MeanRegularised Unrelated",
+    "policies.measured.policy": "Measured",
+    "algorithms.options": "Options",
+    "estimators.classifier": "RHFedMTLClassifier",
+    "estimators.regressor": "RHFedMTLRegressor",
+    "data.request": "Request",
+    "training.result": "Result",
+    "training.config": "RunConfig",
+    "training.settings": "Settings",
+    "data.split": "Split federate",
+    "models.task_models": "TaskModels",
+    "models.certify": "certify",
+    "training.run": "train",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "BudgetDisplay",

@@ -291,11 +291,11 @@ def test_affinity_says_who_helps_whom() -> None:
     assert ANY_Q["clusters"].affinity(4)[0, 2] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_graph_may_be_given_by_its_laplacian() -> None:
-    """Ties and Laplacian say the same, and a given graph does not learn."""
+def test_a_given_graph_keeps_its_ties() -> None:
+    """The precision follows from the ties, and a given graph does not learn."""
     ties = np.array([[0.0, 2.0, 0.0], [2.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
     laplacian = np.diag(ties.sum(axis=0)) - ties
-    graph = Graph.from_laplacian(0.1, 0.5, laplacian)
+    graph = Graph(0.1, 0.5, ties)
     np.testing.assert_allclose(graph.precision(3), 0.1 * np.eye(3) + 0.5 * laplacian)
     assert graph.learns() is None
     assert graph.learn(models(3)) is graph
@@ -316,7 +316,6 @@ def test_as_many_clusters_as_stand_out_are_found() -> None:
         (lambda: Learned(0.1, 0.1, omega=np.eye(3)).precision(2), "omega is about 3 tasks, but there are 2"),
         (lambda: Graph(0.1, 0.1, adjacency=np.array([[0.0, 1.0], [0.5, 0.0]])), "symmetric"),
         (lambda: Graph(0.1, 0.1, adjacency=-np.ones((2, 2))), "no negative ties"),
-        (lambda: Graph.from_laplacian(0.1, 0.1, np.eye(2)), "add up to 0"),
         (lambda: Graph(0.1, 0.1, neighbours=0), "neighbours"),
         (lambda: Clusters(0.1, 0.1, count=0), "count of clusters"),
         (lambda: LearningSchedule(growth=0.5), "cannot work"),

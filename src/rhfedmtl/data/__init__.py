@@ -17,24 +17,17 @@ if TYPE_CHECKING:
     from rhfedmtl.data.scaling import SCALES, Moments, Scaler
     from rhfedmtl.data.split import Split, federate
 
-_HOME = {
-    "DATASETS": "registry",
-    "Dataset": "registry",
-    "load": "registry",
-    "Request": "request",
-    "Federation": "federation",
-    "Origin": "federation",
-    "Source": "federation",
-    "PARTITIONS": "partition",
-    "SCALES": "scaling",
-    "Moments": "scaling",
-    "Scaler": "scaling",
-    "Split": "split",
-    "federate": "split",
-    "Synthetic": "loaders.synthetic",
-    "Columns": "loaders.table",
-    "from_frame": "loaders.table",
+_NAMES = {
+    "registry": "DATASETS Dataset load",
+    "request": "Request",
+    "federation": "Federation Origin Source",
+    "partition": "PARTITIONS",
+    "scaling": "SCALES Moments Scaler",
+    "split": "Split federate",
+    "loaders.synthetic": "Synthetic",
+    "loaders.table": "Columns from_frame",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "DATASETS",

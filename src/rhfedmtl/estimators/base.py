@@ -58,8 +58,6 @@ from rhfedmtl.training.run import Run
 
 Array = npt.NDArray[Any]
 FLOATS = (np.float64, np.float32)
-LAST_SEED = 2**64 - 1
-PLAIN = (str, int, float, bool, dict, list, tuple, type(None))
 
 
 class UnknownTaskWarning(UserWarning):

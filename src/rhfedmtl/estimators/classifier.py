@@ -24,11 +24,11 @@ from rhfedmtl.data.federation import Federation, class_weights
 from rhfedmtl.errors import DataError, told_in_python
 from rhfedmtl.estimators.base import TaskEstimator
 from rhfedmtl.estimators.parameters import Prepared
-from rhfedmtl.estimators.probabilities import check_calibration, fitted_curves, reason_against
+from rhfedmtl.estimators.probabilities import check_calibration, reason_against
 from rhfedmtl.estimators.rows import column, weights
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.models.task_models import TaskModels
-from rhfedmtl.selection.probabilities import IN_SAMPLE
+from rhfedmtl.selection.probabilities import IN_SAMPLE, Trained, probability_curves
 from rhfedmtl.training.result import Result
 
 Array = npt.NDArray[Any]
@@ -229,9 +229,10 @@ class RHFedMTLClassifier(ClassifierMixin, TaskEstimator):  # type: ignore[misc]
         self, prepared: Prepared, federation: Federation, weight: Any, models: TaskModels, result: Result
     ) -> TaskModels:
         """Return the models with probability curves, or with the reason for missing curves."""
-        curves, reason = fitted_curves(
-            self, prepared.built, federation, prepared.settings, weight, result, prepared.held_out
-        )
+        curves, reason = None, reason_against(self)
+        if not reason:
+            built, settings, trained = prepared.built, prepared.settings, Trained.of(result)
+            curves = probability_curves(built, federation, settings, trained, weight, prepared.held_out)
         return replace(models, curves=curves, provenance={**models.provenance, "calibration": reason})
 
     def calibrate(self, X: Any, y: Any, *, task: Any = None, sample_weight: Any = None) -> Self:

@@ -6,15 +6,8 @@ from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.algorithms.options import build
-from rhfedmtl.algorithms.registry import Algorithm
-from rhfedmtl.data.federation import Federation
 from rhfedmtl.errors import ConfigError, RHFedMTLError
 from rhfedmtl.estimators.parameters import options_of
-from rhfedmtl.maths.probabilities import ProbabilityCurves
-from rhfedmtl.selection.folds import Float64Array
-from rhfedmtl.selection.probabilities import Trained, probability_curves
-from rhfedmtl.training.result import Result
-from rhfedmtl.training.settings import Settings
 
 Estimator = Any
 """A `TaskEstimator`; that module imports this one, so the type cannot be imported here."""
@@ -46,18 +39,3 @@ def reason_against(estimator: Estimator) -> str:
     except RHFedMTLError:  # `fit` explains what is wrong
         return ""
     return "" if isinstance(method, DualMethod) else f"algorithm {estimator.algorithm!r} has no models of folds"
-
-
-def fitted_curves(
-    estimator: Estimator,
-    built: Algorithm,
-    federation: Federation,
-    settings: Settings,
-    weight: Float64Array | None,
-    result: Result,
-    held_out: Float64Array | None,
-) -> tuple[ProbabilityCurves | None, str]:
-    """Return the curves of the models of a fit and an empty text, or no curves and the reason."""
-    if reason := reason_against(estimator):
-        return None, reason
-    return probability_curves(built, federation, settings, Trained.of(result), weight, held_out), ""

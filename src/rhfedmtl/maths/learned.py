@@ -138,14 +138,6 @@ class Graph(Relationship):
                 raise ConfigError("adjacency must have no negative ties and no tie of a task to itself")
             object.__setattr__(self, "adjacency", adjacency)
 
-    @classmethod
-    def from_laplacian(cls, lambda1: float, lambda2: float, laplacian: npt.ArrayLike) -> Self:
-        """Return the graph with this Laplacian (degrees − ties)."""
-        L = _square("laplacian", laplacian)
-        if np.any(np.abs(L.sum(axis=0)) > 1e-9 * np.abs(L).max(initial=1.0)):
-            raise ConfigError("the rows of a Laplacian add up to 0: its diagonal holds the sums of the ties")
-        return cls(lambda1, lambda2, np.diag(np.diag(L)) - L)
-
     def learns(self) -> LearningSchedule | None:
         """Return the schedule, unless the user fixed the graph."""
         return self.schedule if self.adjacency is None else None
