@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -28,7 +28,11 @@ class ConfigError(RHFedMTLError, ValueError):
 
 
 class BudgetError(RHFedMTLError, ValueError):
-    """A budget cannot pay for the requested work."""
+    """A budget cannot pay for the requested work. ``needed`` is a budget that could, if it is known."""
+
+    def __init__(self, message: str, needed: Mapping[str, float] | None = None) -> None:
+        super().__init__(message)
+        self.needed = dict(needed or {})
 
 
 class ProtocolError(RHFedMTLError, RuntimeError):

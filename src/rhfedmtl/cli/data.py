@@ -246,6 +246,7 @@ def describe(
     rhfedmtl data describe --path sites.csv --label y --task site
     """
     from rhfedmtl.data.describe import summary, text
+    from rhfedmtl.data.federation import Federation
     from rhfedmtl.features.maps import Features
 
     if features == "auto":
@@ -255,7 +256,10 @@ def describe(
     data = request.federation(seed) if federated else request.source()
     facts, lines = summary(data), text(data)
     if maps:
-        facts |= {"maps": maps.text, "mapped_features": maps.columns(facts["features"])}
+        federation = data if isinstance(data, Federation) else request.federation(seed)
+        if federation.preparation is not None:
+            maps = maps.of_first(len(federation.preparation.numbers))
+        facts |= {"maps": maps.text, "mapped_features": maps.columns(federation.n_features)}
         lines += f"\n{'feature maps':<17}{facts['mapped_features']:,} columns with {features}"
     _show(facts, lines, as_json)
 

@@ -162,8 +162,8 @@ LEARNING: dict[str, tuple[Any, Any]] = {
         str,
         "--features",
         "Feature maps, as splines+pairs: "
-        + "; ".join(entry.title.partition(":")[0] for entry in FEATURES.values())
-        + ". [none]",
+        + "; ".join(entry.title.partition(": ")[0] for entry in FEATURES.values())
+        + "; auto chooses on held-out rows. [none]",
         show_default=False,
         metavar="MAPS",
     ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError, nearest
 from rhfedmtl.estimators.rows import positive_integer
-from rhfedmtl.features.maps import Features, pinned
+from rhfedmtl.features.maps import pinned
 from rhfedmtl.provenance import versions
 from rhfedmtl.resources.costs import Budget, Cost, read_resources
 from rhfedmtl.resources.ledger import Ledger
@@ -112,8 +113,7 @@ def prepare(estimator: Estimator, federation: Federation, seed: int) -> Prepared
     if options.features == AUTO and plan is not None:
         raise ConfigError(f"privacy={estimator.privacy!r}: features='auto' tries maps on rows; name the map")
     built, (selection, before, held_out) = _selected(estimator, options, built, federation, settings, weights)
-    if selection.chosen:
-        assert isinstance(built.method, DualMethod)
+    if selection.chosen and isinstance(built.method, DualMethod):
         relationship = weighted(built.method.relationship, **weights | selection.chosen)
         built = built._replace(method=replace(built.method, relationship=relationship))
     return Prepared(built, settings, ledger, plan, selection, before, weights, held_out)
@@ -198,13 +198,12 @@ def _selected(
     method = built.method if isinstance(built.method, DualMethod) else options.method(federation.kind)
     first = None if ledger.budget else _choice(estimator, built, federation, settings, ledger, weights)
     choice, ledger = choose_map(built, method, federation, settings, ledger, weights, first)
+    if not choice.tried:
+        warnings.warn(f"features='auto': {choice.why}", stacklevel=4)
     if first is not None and choice.is_first:
         return built, with_map(choice, first)
     weights["lambda1"] = choice.lambda1 or weights["lambda1"]
-    changed = replace(built.method, features=Features(choice.features))
-    if isinstance(changed, DualMethod):
-        changed = replace(changed, relationship=weighted(changed.relationship, **weights))
-    built = built._replace(method=changed)
+    built = build(estimator.algorithm, options.changed(features=choice.features, **weights), federation.kind)
     return built, with_map(choice, _choice(estimator, built, federation, settings, ledger, weights))
 
 

@@ -46,7 +46,11 @@ class Features:
 
     def of_first(self, count: int) -> Features:
         """Return the maps of the first columns, unless the text says how many."""
-        return self if "@" in self.text or not self else Features(f"{self.text}@{count}")
+        if "@" in self.text or not self:
+            return self
+        if count == 0:
+            raise ConfigError(f"features {self.text!r} need columns of numbers, and the table has none: leave them out")
+        return Features(f"{self.text}@{count}")
 
     @property
     def counts(self) -> Features:
@@ -148,13 +152,13 @@ def _maps(text: str) -> tuple[FeatureMap, ...]:
 def _map(part: str) -> FeatureMap:
     """Return a map of a sum."""
     name, has_value, value = part.partition("=")
-    if name == NO_MAP:
-        raise ConfigError("features: 'none' stands alone; leave it out of the sum")
+    if name in (NO_MAP, "auto"):
+        raise ConfigError(f"features: {name!r} stands alone; leave it out of the sum")
     entry = FEATURES[name]
     try:
         return entry(*map(_parameter, value.split(":"))) if has_value else entry()
     except TypeError:
-        raise ConfigError(f"features {part!r}: write {entry.title.partition(':')[0]}") from None
+        raise ConfigError(f"features {part!r}: write {entry.title.partition(': ')[0]}") from None
 
 
 def _parameter(word: str) -> int | str:

@@ -19,7 +19,7 @@ FEATURES: Registry[Entry[FeatureMap]] = Registry(
         "splines": Entry("splines=8: pieces of each column between its quantiles", "rhfedmtl.features.splines:Splines"),
         "pairs": Entry("pairs=500: products of two columns on their quantile scale", "rhfedmtl.features.pairs:Pairs"),
         "fourier": Entry(
-            "fourier=500[:laplace]: random cosines of all columns, Gaussian or Laplace kernel",
+            "fourier=500 or fourier=500:laplace: random cosines of all columns, Gaussian or Laplace kernel",
             "rhfedmtl.features.fourier:Fourier",
         ),
         "sparse-fourier": Entry(

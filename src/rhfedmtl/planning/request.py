@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import Options
+from rhfedmtl.algorithms.options import AUTO, Options
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.registry import DATASETS
 from rhfedmtl.data.request import Request, parse_partition
@@ -104,6 +104,8 @@ class PlanRequest:
 
     def _learner(self, kind: str) -> tuple[DualMethod, Policy, Settings]:
         """Return method, policy and settings for labels of this kind."""
+        if self.options.features == AUTO:
+            raise ConfigError("--features auto: a run chooses the map; name a map to plan with, such as splines")
         return self.options.method(kind), self.options.chosen_policy("measured"), self._settings(kind)
 
     def _weights(self) -> OpenWeights | None:

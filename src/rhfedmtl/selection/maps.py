@@ -29,6 +29,7 @@ from rhfedmtl.errors import BudgetError, ConfigError, DivergenceError
 from rhfedmtl.features.maps import Features
 from rhfedmtl.features.registry import NO_MAP
 from rhfedmtl.maths.metrics import scores
+from rhfedmtl.resources.costs import amounts_text
 from rhfedmtl.resources.events import Event
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.selection.first_rounds import FOLDS, HeldOutRows
@@ -113,7 +114,12 @@ def in_budget(built: Algorithm, federation: Federation, settings: Settings, ledg
         try:
             run = Run(rows, method, settings, Ledger(ledger.cost, limits))
             result = run.result(run.learn(built.policy))
-        except (BudgetError, DivergenceError) as error:
+        except BudgetError as error:
+            needed = amounts_text({name: amount / TRIAL_SHARE for name, amount in error.needed.items()})
+            share = f"{100 * TRIAL_SHARE:g} % of the budget"
+            why = f"default: a trial of a map may spend {share}, which pays no round; give {needed}, or name a map"
+            return MapChoice(NO_MAP, why, [], events)
+        except (ConfigError, DivergenceError) as error:
             return MapChoice(NO_MAP, f"default: the trial of {text} failed ({error})", [], events)
         finally:
             if run is not None:  # a trial that fails has spent as well

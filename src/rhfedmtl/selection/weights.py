@@ -60,7 +60,8 @@ class SelectionRecord:
         spent = ", ".join(f"{name} {amount:,.4g}" for name, amount in self.spent.items() if amount)
         checks = f"{len(self.tried)} check{'' if len(self.tried) == 1 else 's'}"
         trials = f"{checks}, {spent}" if spent else f"{len(self.tried)} trials"
-        text = f"{chosen} ({self.why}; {trials})" if self.tried else f"{chosen} ({self.why})"
+        why = f"{self.why}; {trials}" if self.tried else self.why
+        text = f"{chosen} ({why})" if chosen else why
         if self.features is None:
             return text
         scores = ", ".join(f"{trial.features} {trial.loss:.3f}" for trial in self.maps)
@@ -179,7 +180,8 @@ def with_map(choice: MapChoice, selection: Selection) -> Selection:
     record, before, held_out = selection
     record = replace(record, features=choice.features, why_features=choice.why, maps=choice.tried)
     if choice.lambda1 is not None:
-        record = replace(record, chosen={"lambda1": choice.lambda1, **record.chosen})
+        why = record.why if record.chosen else "chosen with the map"
+        record = replace(record, chosen={"lambda1": choice.lambda1, **record.chosen}, why=why)
     if choice.events:
         before = before or Before()
         before = replace(before, events=[*choice.events, *before.events])

@@ -89,7 +89,8 @@ class RoundPricing:
         steps = "" if plan is None else f" of H={np.max(first)}, which costs {amounts_text(price)}"
         raise BudgetError(
             f"{self.shortage} cannot pay one round{steps}: the cheapest plan (H={np.max(fewest)}, K=1, M=1) costs "
-            f"{amounts_text(cheapest)}; {self.way_out(cheapest)} or lower the prices"
+            f"{amounts_text(cheapest)}; {self.way_out(cheapest)} or lower the prices",
+            self.needed(cheapest),
         )
 
     def check_round_zero(self, events: list[Event], situation: Situation, scale: str) -> None:
@@ -102,7 +103,8 @@ class RoundPricing:
             raise BudgetError(
                 f"{self.shortage} cannot pay round zero, in which terminals tell means and spreads of their rows and "
                 f"which costs {amounts_text({name: price[name] for name in ledger.budget})}: "
-                f"{self.way_out(worst(*events, *first))}{other}"
+                f"{self.way_out(worst(*events, *first))}{other}",
+                self.needed(worst(*events, *first)),
             )
 
     @property
@@ -114,12 +116,15 @@ class RoundPricing:
         before = " and ".join(f"{amounts_text(amounts)} is {use}" for use, amounts in limited.items() if amounts)
         return f"budget {amounts_text(ledger.budget)}{f', of which {before},' if before else ''}"
 
-    def way_out(self, price: dict[str, float]) -> str:
+    def needed(self, price: dict[str, float]) -> dict[str, float]:
         """Return the budget that would pay a first round of this price."""
         ledger = self._accounting.ledger
         parts = ledger.spent, ledger.reserved, price
         budget = {name: sum(amounts.get(name, 0.0) for amounts in parts) for name in ledger.budget}
-        if not self._simulated:
-            budget = {name: math.ceil(1.01 * amount) for name, amount in budget.items()}
+        return budget if self._simulated else {name: math.ceil(1.01 * amount) for name, amount in budget.items()}
+
+    def way_out(self, price: dict[str, float]) -> str:
+        """Return the advice to raise the budget to what a first round of this price needs."""
+        budget = self.needed(price)
         few = " (less with --precision int8)" if "bytes" in budget and self._channel.identity else ""
         return f"raise the budget to {amounts_text(budget)}{few}"
