@@ -47,7 +47,7 @@ def test_trials_stay_within_their_share(limit: float) -> None:
 
 
 def test_a_map_with_more_errors_than_no_map_is_not_taken() -> None:
-    """The smallest loss does not win if its errors are above those of the first candidate; ties go to fewer columns."""
+    """The smallest loss does not win if the first candidate has fewer errors; ties go to fewer columns."""
 
     def candidate(features: str, loss: float, errors: float) -> maps.Candidate:
         return maps.Candidate(features, loss + np.array([0.01, -0.01, 0.02, -0.02]), errors)
@@ -65,8 +65,8 @@ def test_a_budget_too_small_for_trials_names_a_budget_that_suffices() -> None:
     with pytest.warns(UserWarning, match=r"a trial of a map may spend 5 % of the budget") as warned:
         model = RHFedMTLClassifier(features="auto", budget="energy=200", random_state=0).fit(X, y, task=task)
     assert model.features_ == "none"
-    (enough,) = re.findall(r"give (energy=\S+),", str(warned[0].message))
-    model = RHFedMTLClassifier(features="auto", budget=enough, random_state=0).fit(X, y, task=task)
+    (sufficient,) = re.findall(r"give (energy=\S+),", str(warned[0].message))
+    model = RHFedMTLClassifier(features="auto", budget=sufficient, random_state=0).fit(X, y, task=task)
     assert [trial.features for trial in model.regularisation_.maps][:1] == ["none"]
 
 

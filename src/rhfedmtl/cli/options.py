@@ -163,7 +163,7 @@ LEARNING: dict[str, tuple[Any, Any]] = {
         "--features",
         "Feature maps, as splines+pairs: "
         + "; ".join(entry.title.partition(": ")[0] for entry in FEATURES.values())
-        + "; auto chooses on held-out rows. [none]",
+        + "; auto chooses on held-out rows. Default: no map.",
         show_default=False,
         metavar="MAPS",
     ),

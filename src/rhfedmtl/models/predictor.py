@@ -1,4 +1,4 @@
-"""Linear models of all tasks with everything that raw rows need: encoding, scaling, maps, probability curves.
+"""Linear models of all tasks with everything that raw rows need: encoding, scaling, maps and probabilities.
 
 `Predictor` checks these parts and predicts. `TaskModels` adds training, files and other models made from these.
 """
@@ -6,38 +6,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
 from rhfedmtl.data.federation import FloatArray, Kind, as_rows, check_finite, kind_of
 from rhfedmtl.data.loaders.table import coded_rows, frame_table
 from rhfedmtl.data.loaders.table_files import RawTable
 from rhfedmtl.data.preparation import Preparation
 from rhfedmtl.data.scaling import Scaler
-from rhfedmtl.errors import DataError, told_in_python
+from rhfedmtl.errors import ConfigError, DataError, told_in_python
 from rhfedmtl.features.registry import NO_MAP
 from rhfedmtl.maths import metrics
-from rhfedmtl.maths.losses import Loss
+from rhfedmtl.maths.losses import Logistic, Loss
 from rhfedmtl.maths.metrics import scores
-from rhfedmtl.maths.probabilities import ProbabilityCurves
+from rhfedmtl.maths.probabilities import ProbabilityCurves, fit_curves
 from rhfedmtl.models.adaptation import Adaptation
-from rhfedmtl.models.model_file import share_scaler
-from rhfedmtl.models.probabilities import Probabilities
+from rhfedmtl.models.model_file import loss_name, share_scaler
 from rhfedmtl.models.release import Releases
 from rhfedmtl.roles.certificates import Certificate
+from rhfedmtl.training.privacy import STATEMENT
 
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 UnseenModel = tuple[Scaler, Float64Array]
 """Scaler and model (column, feature) for rows of unseen tasks."""
+PRIVATE = {STATEMENT: "a private run", "privacy": "a release", "removal": "a removal"}
+"""Statements on privacy in the origin of models. They do not cover the rows of a calibration."""
 
 
 @dataclass(frozen=True, eq=False)
-class Predictor(Probabilities):
+class Predictor:
     """Linear models of all tasks with their scaling, which predict raw rows.
 
     Attributes
@@ -238,6 +241,78 @@ class Predictor(Probabilities):
         if not share_scaler(self.scalers):
             raise DataError("tasks were scaled separately, so they have no mean model: name a task")
         return self.scalers[0], self.reference
+
+    @property
+    def log_odds(self) -> bool:
+        """True if scores are log odds, as the logistic loss makes them: probabilities without curves."""
+        return isinstance(self.loss, Logistic) and len(self.classes) > 1
+
+    @property
+    def has_probabilities(self) -> bool:
+        """True if the models have curves, or scores that are log odds."""
+        return self.curves is not None or self.log_odds
+
+    @property
+    def probability_words(self) -> str:
+        """Origin of the probabilities."""
+        if self.curves is not None:
+            return f"calibrated on {self.curves.words}"
+        reason = self.provenance.get("calibration") or "nothing calibrated them"
+        return f"not calibrated: {reason}" + ("; scores of the logistic loss are log odds" if self.log_odds else "")
+
+    def predict_proba(self, X: Any, task: Any = None) -> Float64Array:
+        """Return class probabilities (row, class) of raw rows."""
+        return self.probabilities(self.scores(X, task), task)
+
+    def probabilities(self, scores: Float64Array, task: Any = None) -> Float64Array:
+        """Return class probabilities of scores, by the curve of the task of each row.
+
+        Without curves, the logistic loss gives σ(score); several classes, each learned against the rest, are
+        normalised.
+        """
+        if self.curves is not None:
+            return self.curves.probabilities(scores, self.task_of(task, len(scores)))
+        if not self.log_odds:
+            name = "a model of unknown loss" if self.loss is None else f"loss {loss_name(self.loss)!r}"
+            raise ConfigError(
+                f"{name} has no probabilities without a calibration: calibrate the models with rows that they were not "
+                "trained on, as in TaskModels.load(FILE).calibrated(X, y, task=…), or train with loss 'logistic'"
+            )
+        odds = expit(scores)
+        if len(self.classes) == 2:
+            return np.hstack([expit(-scores), odds])
+        total = odds.sum(axis=1, keepdims=True)
+        # All odds can underflow; then all classes are equally probable.
+        return np.asarray(np.where(total > 0.0, odds / np.where(total > 0.0, total, 1.0), 1.0 / odds.shape[1]))
+
+    def calibrated(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
+        """Return the models with probability curves that are fitted to rows outside the training rows.
+
+        Private and released models refuse it: their statement on privacy does not cover these rows.
+        """
+        if not len(self.classes):
+            raise ConfigError("a regression has no probabilities to calibrate")
+        if bound := [words for name, words in PRIVATE.items() if name in self.provenance]:
+            raise ConfigError(
+                f"the models come from {bound[0]}, and its bound on privacy does not cover the rows of a calibration: "
+                "train with loss 'logistic', whose scores are log odds"
+            )
+        scores, labels = self.scores(X, task), np.asarray(y).reshape(-1)
+        if len(labels) != len(scores):
+            raise DataError(f"{len(labels)} labels for {len(scores)} rows: give a label for each row")
+        known = {name: code for code, name in enumerate(self.classes.astype(str).tolist())}
+        spelt = labels.astype(self.classes.dtype if self.classes.dtype.kind in "biuf" else str).astype(str).tolist()
+        if foreign := sorted(set(spelt) - set(known)):
+            raise DataError(f"y holds the label {foreign[0]!r}, the models know {', '.join(known)}")
+        index = self.task_of(task, len(scores))
+        if (index < 0).any():
+            row = int(np.argmax(index < 0))
+            raise DataError(f"row {row} of the calibration has no task that the models know: name each task")
+        weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        codes = np.array([known[name] for name in spelt])
+        words = f"{len(labels):,} rows given after training"
+        curves = fit_curves(scores, codes, index, len(self.tasks), len(self.classes), words, weight)
+        return replace(self, curves=curves)
 
 
 def _positions(requested: Any, names: Array) -> IntArray:

@@ -11,11 +11,11 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rhfedmtl.algorithms.options import build
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ClusterError, DataError, RHFedMTLError
@@ -25,8 +25,8 @@ from rhfedmtl.provenance import versions
 from rhfedmtl.resources.ledger import Ledger
 from rhfedmtl.runs import progress, recording, records
 from rhfedmtl.runs.records import Record
-from rhfedmtl.selection.probabilities import Trained, curves_for
-from rhfedmtl.selection.unseen import pooled_for
+from rhfedmtl.selection.probabilities import Trained, probability_curves
+from rhfedmtl.selection.unseen import pooled_model
 from rhfedmtl.selection.weights import Chosen, choose_settings
 from rhfedmtl.training import checkpoint
 from rhfedmtl.training.checkpoint import SECONDS, Checkpoint, Keeper
@@ -36,7 +36,7 @@ from rhfedmtl.training.result import Result, Watcher
 CHECKPOINT = "checkpoint"
 
 
-@contextmanager
+@contextlib.contextmanager
 def ready(execution: Execution) -> Iterator[None]:
     """Connect to the cluster, if the run uses a cluster."""
     if execution.cluster is None:
@@ -62,9 +62,13 @@ def _settled(config: RunConfig, execution: Execution) -> Chosen:
 def _extras(
     config: RunConfig, trained: Trained, federation: Federation | None = None, threads: int | None = 1
 ) -> Extras:
-    """Train the model for unseen tasks, and fit the curves of the probabilities."""
+    """Train the model for unseen tasks, and fit the curves of the probabilities; a budget pays for neither."""
+    if config.resources()[1] or config.privacy:
+        return Extras()
     federation = config.federation() if federation is None else federation
-    return Extras(pooled_for(config, federation, threads), curves_for(config, federation, threads, trained))
+    built = build(config.algorithm, config.options, federation.kind)
+    settings = replace(config.settings(federation.kind, ended=False), execution=Execution(threads=threads))
+    return Extras(pooled_model(built, federation, settings), probability_curves(built, federation, settings, trained))
 
 
 @dataclass(frozen=True)

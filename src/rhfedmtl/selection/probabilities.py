@@ -12,11 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import build
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Scaler
-from rhfedmtl.engines.registry import Execution
 from rhfedmtl.errors import ConfigError
 from rhfedmtl.maths import metrics
 from rhfedmtl.maths.probabilities import ProbabilityCurves, fit_curves
@@ -32,7 +30,6 @@ from rhfedmtl.selection.folds import (
     without,
 )
 from rhfedmtl.selection.regularisation import SEARCH_ROWS, weighted
-from rhfedmtl.training.config import RunConfig
 from rhfedmtl.training.result import Result
 from rhfedmtl.training.settings import Settings
 
@@ -115,13 +112,3 @@ def probability_curves(
         f"{len(rows):,} {words}",
         None if weight is None else weight[rows],
     )
-
-
-def curves_for(
-    config: RunConfig, federation: Federation, threads: int | None, trained: Trained
-) -> ProbabilityCurves | None:
-    """Return the curves of a run without budget and privacy; a budget does not pay for the models of the folds."""
-    if config.resources()[1] or config.privacy:
-        return None
-    settings = replace(config.settings(federation.kind, ended=False), execution=Execution(threads=threads))
-    return probability_curves(build(config.algorithm, config.options, federation.kind), federation, settings, trained)

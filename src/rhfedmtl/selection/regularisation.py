@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -227,30 +227,23 @@ def weighted(relationship: Relationship, lambda1: float, lambda2: float) -> Rela
     return replace(relationship, **{name: x for name, x in weights.items() if hasattr(relationship, name)})  # type: ignore[type-var]
 
 
+@dataclass
 class _Path:
     """Trials so far, and the last solution on every fold, from which the next trial starts."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        folds: list[Fold],
-        method: DualMethod,
-        metric: str,
-        judged: Federation,
-        precision: Precision | None,
-        settings: Settings,
-        share: float,
-    ) -> None:
-        self.federation = federation
-        self.folds = folds
-        self.method = method
-        self.metric = metric
-        self.judged = judged
-        self.share = share
-        self.trials: list[Trial] = []
+    federation: Federation
+    folds: list[Fold]
+    method: DualMethod
+    metric: str
+    judged: Federation
+    precision: Precision | None
+    settings: Settings
+    share: float
+    trials: list[Trial] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
         self.zero = self._zero_loss()
-        self._last: list[Solution | None] = [None] * len(folds)
-        self._precision, self._settings = precision, settings
+        self._last: list[Solution | None] = [None] * len(self.folds)
 
     def leg(self, weights: Sequence[tuple[float, float]], patience: int = PATIENCE) -> None:
         """Try these weights in order, until ``patience`` in a row are worse than the best; skip repeated weights."""
@@ -288,7 +281,7 @@ class _Path:
             last = self._last[k]
             learned = self.method.relationship if last is None else last.relationship
             method = replace(self.method, relationship=weighted(learned, lambda1 / self.share, lambda2 / self.share))
-            solution = solve(fold.federation, method, self._precision, last, self._settings)
+            solution = solve(fold.federation, method, self.precision, last, self.settings)
             held_out_scores(self.federation, fold, solution, held_out)
             self._last[k], effort = solution, effort + solution.effort
         tasks = task_metric(self.judged, held_out, self.metric, self.method.loss)

@@ -10,15 +10,13 @@ from dataclasses import replace
 
 from rhfedmtl.algorithms.baselines.pooled import Passes, in_one_place
 from rhfedmtl.algorithms.dual import DualMethod
-from rhfedmtl.algorithms.options import build
 from rhfedmtl.algorithms.registry import Algorithm
 from rhfedmtl.data.federation import Federation
 from rhfedmtl.data.scaling import Scaler
-from rhfedmtl.engines.registry import Execution
 from rhfedmtl.maths.registry import LAMBDA1
 from rhfedmtl.maths.relationships import Unrelated
 from rhfedmtl.selection.folds import Float64Array, Precision, solve
-from rhfedmtl.training.config import OPTIMUM, RunConfig
+from rhfedmtl.training.config import OPTIMUM
 from rhfedmtl.training.settings import Settings
 
 
@@ -37,11 +35,3 @@ def pooled_model(built: Algorithm, federation: Federation, settings: Settings) -
     rows = in_one_place(federation)
     solved = solve(rows, replace(method, relationship=uncoupled), precision, settings=replace(settings, target_gap=0.0))
     return solved.scalers[0], solved.models[0]
-
-
-def pooled_for(config: RunConfig, federation: Federation, threads: int | None) -> tuple[Scaler, Float64Array] | None:
-    """Return the pooled model of a run without budget and privacy; a budget does not pay for it."""
-    if config.resources()[1] or config.privacy:
-        return None
-    settings = replace(config.settings(federation.kind, ended=False), execution=Execution(threads=threads))
-    return pooled_model(build(config.algorithm, config.options, federation.kind), federation, settings)

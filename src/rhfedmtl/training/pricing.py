@@ -74,7 +74,7 @@ class RoundPricing:
         return self._accounting.worst(situation.cloud_event(), situation.round_event(steps), *unpaid)
 
     def reason_or_error(self, situation: Situation, plan: Plan | None, fewest: int | npt.NDArray[np.int64]) -> str:
-        """Return why no server iteration follows; raise a BudgetError if the budget cannot pay even the first one.
+        """Return why no server iteration follows; raise a BudgetError if the budget cannot pay any iteration.
 
         ``fewest`` is the smallest H that the policy asks for.
         """
@@ -124,7 +124,7 @@ class RoundPricing:
         return budget if self._simulated else {name: math.ceil(1.01 * amount) for name, amount in budget.items()}
 
     def way_out(self, price: dict[str, float]) -> str:
-        """Return the advice to raise the budget to what a first round of this price needs."""
+        """Return the advice to raise the budget, so that it pays a first round of this price."""
         budget = self.needed(price)
         few = " (less with --precision int8)" if "bytes" in budget and self._channel.identity else ""
         return f"raise the budget to {amounts_text(budget)}{few}"
