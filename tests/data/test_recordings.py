@@ -258,6 +258,17 @@ def test_the_ways_out_of_gaps_work(tmp_path: Path) -> None:
     assert len(filled["task"]) > len(split["task"])
 
 
+def test_stamps_in_milliseconds_that_are_read_as_seconds_are_named(tmp_path: Path) -> None:
+    """A rate below 1 Hz from the time stamps leads to ``--unit ms``, and this option is enough."""
+    folder = folder_of(tmp_path / "raw", solo=GOOD.assign(time=GOOD["time"] * 1000.0))
+    with pytest.raises(ConfigError, match="--unit ms if the time stamps are milliseconds"):
+        table(folder, label="activity")
+    assert len(table(folder, label="activity", unit="ms")["task"]) == 9
+    with pytest.raises(ConfigError) as error:
+        table(folder, label="activity", rate=0.5)
+    assert "--unit" not in str(error.value), "the rate is not that of the time stamps"
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

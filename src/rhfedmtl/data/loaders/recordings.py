@@ -421,9 +421,11 @@ def _samples(cut: Cut, rate: float) -> tuple[int, int]:
     length = round(cut.length * rate)
     step = max(1, round((cut.step or cut.length / 2.0) * rate))
     if length < LEAST_SAMPLES:
+        slow = rate < 1.0 and cut.rate is None and cut.unit == "s"
+        hint = "give --unit ms if the time stamps are milliseconds, else " if slow else "give "
         raise ConfigError(
             f"a window of {cut.length:g} s has {length} samples at {rate:g} Hz, and needs at least {LEAST_SAMPLES}: "
-            f"give --length {LEAST_SAMPLES / rate:g} or more"
+            f"{hint}--length {LEAST_SAMPLES / rate:g} or more"
         )
     return length, step
 
