@@ -258,6 +258,20 @@ def test_the_ways_out_of_gaps_work(tmp_path: Path) -> None:
     assert len(filled["task"]) > len(split["task"])
 
 
+def test_the_advised_longest_gap_is_enough(tmp_path: Path) -> None:
+    """With the advice of the first message, no gap of any recording is refused."""
+    rng = np.random.default_rng(0)
+    jittered = GOOD.assign(time=GOOD["time"] + rng.uniform(-0.02, 0.02, len(GOOD)))
+    folder = folder_of(tmp_path / "raw", a=jittered, b=jittered.drop(index=[60, 61]), c=signal(40, rate=5.0))
+    steps = [np.diff(frame["time"]) for frame in (jittered, jittered.drop(index=[60, 61]))]
+    count = sum(int(np.sum(many > 1.5 * np.median(many))) for many in steps)
+    with pytest.raises(DataError, match=rf"gaps in all: {count}\)") as error:
+        table(folder, label="activity")
+    max_gap = float(str(error.value).rpartition(" ")[2])
+    assert max_gap == pytest.approx(0.2, rel=0.01), "the longest step of all, of the slow recording"
+    assert set(table(folder, label="activity", max_gap=max_gap)["task"]) == {"a", "b", "c"}
+
+
 def test_stamps_in_milliseconds_that_are_read_as_seconds_are_named(tmp_path: Path) -> None:
     """A rate below 1 Hz from the time stamps leads to ``--unit ms``, and this option is enough."""
     folder = folder_of(tmp_path / "raw", solo=GOOD.assign(time=GOOD["time"] * 1000.0))

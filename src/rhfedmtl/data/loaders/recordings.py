@@ -14,6 +14,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import ROUND_CEILING, Context
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,6 +154,11 @@ class Recording:
     def step(self) -> float:
         """Usual time from a sample to the next."""
         return float(np.median(np.diff(self.time))) if len(self.time) > 1 else float("nan")
+
+    def gaps(self, cut: Cut) -> IntArray:
+        """Return the positions of the samples before gaps."""
+        longest = cut.max_gap if cut.max_gap is not None else MISSED * self.step
+        return np.flatnonzero(np.diff(self.time) > longest)
 
 
 class Stretch(NamedTuple):
@@ -451,15 +457,17 @@ def _stretches(recordings: Recordings, cut: Cut, rate: float) -> Iterator[Stretc
     for recording in recordings.recordings:
         if len(recording.time) < 2:
             continue
-        longest = cut.max_gap if cut.max_gap is not None else MISSED * recording.step
-        steps = np.diff(recording.time)
-        gaps = np.flatnonzero(steps > longest)
+        gaps = recording.gaps(cut)
         if len(gaps) and cut.gaps == "error":
+            # --max-gap holds for all recordings, so the advice must allow the longest step of any of them.
+            longest = max(float(np.diff(other.time).max(initial=0.0)) for other in recordings.recordings)
+            max_gap = Context(prec=3, rounding=ROUND_CEILING).create_decimal_from_float(longest)
             row = int(gaps[0])
             raise DataError(
-                f"{recording.where}: no samples for {steps[row]:.3g} s between {recording.lines[row]} and "
-                f"{recording.lines[row + 1]} (usually {recording.step:.3g} s): cut there with --gaps split, or "
-                f"interpolate with --max-gap {steps[row]:.3g}"
+                f"{recording.where}: no samples for {np.diff(recording.time)[row]:.3g} s between "
+                f"{recording.lines[row]} and {recording.lines[row + 1]} (usually {recording.step:.3g} s; gaps in all: "
+                f"{sum(len(other.gaps(cut)) for other in recordings.recordings)}): cut there with --gaps split, or "
+                f"interpolate with --max-gap {float(max_gap):g}"
             )
         for part in np.split(np.arange(len(recording.time)), gaps + 1):
             piece = replace(recording, time=recording.time[part], channels=recording.channels[part])
