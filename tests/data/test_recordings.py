@@ -272,6 +272,18 @@ def test_the_advised_longest_gap_is_enough(tmp_path: Path) -> None:
     assert set(table(folder, label="activity", max_gap=max_gap)["task"]) == {"a", "b", "c"}
 
 
+def test_a_gap_of_empty_cells_names_their_columns(tmp_path: Path) -> None:
+    """The message names the columns with empty cells between the two lines, and no others."""
+    holes = GOOD.assign(acc_x=GOOD["acc_x"].mask(GOOD.index == 7), acc_y=GOOD["acc_y"].mask(GOOD.index == 8))
+    holes["acc_z"] = GOOD["acc_z"].mask(GOOD.index == 90)
+    folder = folder_of(tmp_path / "raw", solo=holes)
+    with pytest.raises(DataError, match=r"line 8 and line 11 \(empty cells in 'acc_x', 'acc_y'; usually"):
+        table(folder, label="activity")
+    folder_of(folder, solo=holes.drop(index=[3, 4]))
+    with pytest.raises(DataError, match=r"line 4 and line 5 \(usually"):
+        table(folder, label="activity")
+
+
 def test_stamps_in_milliseconds_that_are_read_as_seconds_are_named(tmp_path: Path) -> None:
     """A rate below 1 Hz from the time stamps leads to ``--unit ms``, and this option is enough."""
     folder = folder_of(tmp_path / "raw", solo=GOOD.assign(time=GOOD["time"] * 1000.0))

@@ -137,7 +137,7 @@ class Recording:
     """Rows of a file that belong to the same task, terminal and group, in their order.
 
     ``lines`` are the positions in the file, for messages; ``label`` are codes or numbers of the rows, −1 or NaN for a
-    gap. Rows with an empty cell in a channel are missing here.
+    gap. Rows with an empty cell in a channel are missing here; ``empty`` marks the empty cells of all rows.
     """
 
     where: str
@@ -149,6 +149,7 @@ class Recording:
     channels: Float64Array
     label: Array | None
     lines: tuple[str, ...] | list[str]
+    empty: npt.NDArray[np.bool_]
 
     @property
     def step(self) -> float:
@@ -257,7 +258,8 @@ class _Reading:
         for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(series)], strict=True):
             rows = np.arange(start, end)
             time = rows / cut.rate if self.time is None else self._seconds(rows)
-            rows = rows[~np.isnan(series[start:end]).any(axis=1)]
+            empty = np.isnan(series[start:end])
+            rows = rows[~empty.any(axis=1)]
             stem = self.inside.name.removesuffix(table_files.GZIP)
             name = self.inside.with_name(Path(stem).stem)
             task = str(keys[TASK][start]) if TASK in keys else name.parts[0]
@@ -271,6 +273,7 @@ class _Reading:
                 series[rows],
                 None if label is None else label[rows],
                 [table.place(row) for row in rows.tolist()],
+                empty,
             )
 
     def _channel(self, name: str) -> Float64Array:
@@ -462,12 +465,13 @@ def _stretches(recordings: Recordings, cut: Cut, rate: float) -> Iterator[Stretc
             # --max-gap holds for all recordings, so the advice must allow the longest step of any of them.
             longest = max(float(np.diff(other.time).max(initial=0.0)) for other in recordings.recordings)
             max_gap = Context(prec=3, rounding=ROUND_CEILING).create_decimal_from_float(longest)
-            row = int(gaps[0])
+            row, samples = int(gaps[0]), np.flatnonzero(~recording.empty.any(axis=1))
+            names = np.array(recordings.channels)[recording.empty[slice(*samples[row : row + 2])].any(axis=0)].tolist()
             raise DataError(
-                f"{recording.where}: no samples for {np.diff(recording.time)[row]:.3g} s between "
-                f"{recording.lines[row]} and {recording.lines[row + 1]} (usually {recording.step:.3g} s; gaps in all: "
-                f"{sum(len(other.gaps(cut)) for other in recordings.recordings)}): cut there with --gaps split, or "
-                f"interpolate with --max-gap {float(max_gap):g}"
+                f"{recording.where}: no samples for {np.diff(recording.time)[row]:.3g} s between {recording.lines[row]}"
+                f" and {recording.lines[row + 1]} ({f'empty cells in {listing(names)}; ' if names else ''}usually "
+                f"{recording.step:.3g} s; gaps in all: {sum(len(other.gaps(cut)) for other in recordings.recordings)}):"
+                f" cut there with --gaps split, or interpolate with --max-gap {float(max_gap):g}"
             )
         for part in np.split(np.arange(len(recording.time)), gaps + 1):
             piece = replace(recording, time=recording.time[part], channels=recording.channels[part])
