@@ -284,6 +284,18 @@ def test_a_gap_of_empty_cells_names_their_columns(tmp_path: Path) -> None:
         table(folder, label="activity")
 
 
+@pytest.mark.parametrize("rate", [None, RATE])
+def test_columns_that_are_empty_in_all_rows_are_named(tmp_path: Path, rate: float | None) -> None:
+    """With the advised ``--drop``, which keeps the columns already dropped, the folder can be cut."""
+    empty = GOOD.assign(void=np.nan, text="x", hollow=np.nan)
+    folder = folder_of(tmp_path / "raw", a=empty, b=empty)
+    with pytest.raises(DataError, match="no row has a value in 'void', 'hollow'") as error:
+        table(folder, label="activity", drop=("text",), rate=rate)
+    names = str(error.value).rpartition("--drop ")[2]
+    assert names == "text,void,hollow"
+    assert len(table(folder, label="activity", drop=tuple(names.split(",")), rate=rate)["task"]) == 18
+
+
 def test_stamps_in_milliseconds_that_are_read_as_seconds_are_named(tmp_path: Path) -> None:
     """A rate below 1 Hz from the time stamps leads to ``--unit ms``, and this option is enough."""
     folder = folder_of(tmp_path / "raw", solo=GOOD.assign(time=GOOD["time"] * 1000.0))

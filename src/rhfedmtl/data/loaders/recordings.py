@@ -447,10 +447,14 @@ def _rate(recordings: Recordings, cut: Cut) -> tuple[float, list[float]]:
         gapless = steps[steps < MISSED * recording.step]
         if len(gapless):
             rates.append(float(1.0 / gapless.mean()))
+    if not rates:
+        empty = np.concatenate([recording.empty for recording in recordings.recordings])
+        if names := np.array(recordings.channels)[empty.all(axis=0) & empty.any(axis=0)].tolist():
+            way_out = f"leave columns out with --drop {','.join([*cut.drop, *names])}"
+            raise DataError(f"no row has a value in {listing(names)}, so no row is complete: {way_out}")
+        raise DataError("no recording has two samples: are these the raw series? Name a folder with longer files")
     if cut.rate is not None:
         return cut.rate, rates
-    if not rates:
-        raise DataError("no recording has two samples: are these the raw series? Name a folder with longer files")
     return float(f"{np.median(rates):.{RATE_DIGITS}g}"), rates
 
 
