@@ -258,6 +258,55 @@ def test_the_ways_out_of_gaps_work(tmp_path: Path) -> None:
     assert len(filled["task"]) > len(split["task"])
 
 
+def test_the_advised_longest_gap_is_enough(tmp_path: Path) -> None:
+    """With the advice of the first message, no gap of any recording is refused."""
+    rng = np.random.default_rng(0)
+    jittered = GOOD.assign(time=GOOD["time"] + rng.uniform(-0.02, 0.02, len(GOOD)))
+    folder = folder_of(tmp_path / "raw", a=jittered, b=jittered.drop(index=[60, 61]), c=signal(40, rate=5.0))
+    steps = [np.diff(frame["time"]) for frame in (jittered, jittered.drop(index=[60, 61]))]
+    count = sum(int(np.sum(many > 1.5 * np.median(many))) for many in steps)
+    with pytest.raises(DataError, match=rf"gaps in all: {count}\)") as error:
+        table(folder, label="activity")
+    max_gap = float(str(error.value).rpartition(" ")[2])
+    assert max_gap == pytest.approx(0.2, rel=0.01), "the longest step of all, of the slow recording"
+    assert set(table(folder, label="activity", max_gap=max_gap)["task"]) == {"a", "b", "c"}
+
+
+def test_a_gap_of_empty_cells_names_their_columns(tmp_path: Path) -> None:
+    """The message names the columns with empty cells between the two lines, and no others."""
+    holes = GOOD.assign(acc_x=GOOD["acc_x"].mask(GOOD.index == 7), acc_y=GOOD["acc_y"].mask(GOOD.index == 8))
+    holes["acc_z"] = GOOD["acc_z"].mask(GOOD.index == 90)
+    folder = folder_of(tmp_path / "raw", solo=holes)
+    with pytest.raises(DataError, match=r"line 8 and line 11 \(empty cells in 'acc_x', 'acc_y'; usually"):
+        table(folder, label="activity")
+    folder_of(folder, solo=holes.drop(index=[3, 4]))
+    with pytest.raises(DataError, match=r"line 4 and line 5 \(usually"):
+        table(folder, label="activity")
+
+
+@pytest.mark.parametrize("rate", [None, RATE])
+def test_columns_that_are_empty_in_all_rows_are_named(tmp_path: Path, rate: float | None) -> None:
+    """With the advised ``--drop``, which keeps the columns already dropped, the folder can be cut."""
+    empty = GOOD.assign(void=np.nan, text="x", hollow=np.nan)
+    folder = folder_of(tmp_path / "raw", a=empty, b=empty)
+    with pytest.raises(DataError, match="no row has a value in 'void', 'hollow'") as error:
+        table(folder, label="activity", drop=("text",), rate=rate)
+    names = str(error.value).rpartition("--drop ")[2]
+    assert names == "text,void,hollow"
+    assert len(table(folder, label="activity", drop=tuple(names.split(",")), rate=rate)["task"]) == 18
+
+
+def test_stamps_in_milliseconds_that_are_read_as_seconds_are_named(tmp_path: Path) -> None:
+    """A rate below 1 Hz from the time stamps leads to ``--unit ms``, and this option is enough."""
+    folder = folder_of(tmp_path / "raw", solo=GOOD.assign(time=GOOD["time"] * 1000.0))
+    with pytest.raises(ConfigError, match="--unit ms if the time stamps are milliseconds"):
+        table(folder, label="activity")
+    assert len(table(folder, label="activity", unit="ms")["task"]) == 9
+    with pytest.raises(ConfigError) as error:
+        table(folder, label="activity", rate=0.5)
+    assert "--unit" not in str(error.value), "the rate is not that of the time stamps"
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

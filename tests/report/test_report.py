@@ -491,6 +491,15 @@ def test_one_run_has_a_report(tmp_path: Path) -> None:
     assert json.loads((run / "run.json").read_text())["command"] in unescape(text)
 
 
+def test_a_run_without_a_budget_has_each_figure_once(tmp_path: Path) -> None:
+    """Every figure of a report has a file of its own, even if the run has no costs to draw over."""
+    _runs(tmp_path)
+    names = [path.name for path in report.write(tmp_path).figures]
+    assert "run-tasks-rounds.svg" in names
+    assert "run-tasks-spent.svg" not in names
+    assert len(names) == len(set(names))
+
+
 def methods(folder_of_runs: Path) -> tuple[tuple[TableCell, ...], ...]:
     """Rows of the table of methods."""
     (result,) = folder.read(folder_of_runs)

@@ -313,21 +313,19 @@ def trajectories(result: StudyResult) -> list[Chart]:
     """Return every task over rounds and over spending, with a panel for each variant."""
     at = focus(result)
     kind = resource(result, at)
-    name = metric_name(result.study.metric)
+    name, y = metric_name(result.study.metric), metric_axis(result.study.metric)
     many = result.records(result.study.reference, at)
     tasks = len(many[0].tasks) if many else 0
     notes = [f"{MOST_TASKS} of {tasks} tasks."] if tasks > MOST_TASKS else []
     if len(many) > 1 and not along.same_tasks(many):
         notes.append("Each seed draws its own tasks, so this is only the first seed.")
+    axes: list[tuple[str | None, Axis]] = [(None, Axis("round (BS iteration)", integer=True))]
+    axes += [(kind, Axis(f"spent ({unit(kind)})"))] if kind is not None else []
     charts: list[Chart] = []
-    for column, x in ((None, Axis("round (BS iteration)", integer=True)), (kind, Axis(f"spent ({unit(kind or '')})"))):
-        if column is None or kind is not None:
-            parts = [
-                _tasks_of(result, variant, at, column, x, metric_axis(result.study.metric))
-                for variant in result.running
-            ]
-            title = f"{name} of each task over {'rounds' if column is None else 'spending'}"
-            charts += _together("tasks-" + ("rounds" if column is None else "spent"), title, parts, " ".join(notes))
+    for column, x in axes:
+        parts = [_tasks_of(result, variant, at, column, x, y) for variant in result.running]
+        title = f"{name} of each task over {'rounds' if column is None else 'spending'}"
+        charts += _together("tasks-" + ("rounds" if column is None else "spent"), title, parts, " ".join(notes))
     return charts
 
 

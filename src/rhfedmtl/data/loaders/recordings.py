@@ -14,6 +14,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import ROUND_CEILING, Context
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,7 +137,7 @@ class Recording:
     """Rows of a file that belong to the same task, terminal and group, in their order.
 
     ``lines`` are the positions in the file, for messages; ``label`` are codes or numbers of the rows, −1 or NaN for a
-    gap. Rows with an empty cell in a channel are missing here.
+    gap. Rows with an empty cell in a channel are missing here; ``empty`` marks the empty cells of all rows.
     """
 
     where: str
@@ -148,11 +149,17 @@ class Recording:
     channels: Float64Array
     label: Array | None
     lines: tuple[str, ...] | list[str]
+    empty: npt.NDArray[np.bool_]
 
     @property
     def step(self) -> float:
         """Usual time from a sample to the next."""
         return float(np.median(np.diff(self.time))) if len(self.time) > 1 else float("nan")
+
+    def gaps(self, cut: Cut) -> IntArray:
+        """Return the positions of the samples before gaps."""
+        longest = cut.max_gap if cut.max_gap is not None else MISSED * self.step
+        return np.flatnonzero(np.diff(self.time) > longest)
 
 
 class Stretch(NamedTuple):
@@ -251,7 +258,8 @@ class _Reading:
         for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(series)], strict=True):
             rows = np.arange(start, end)
             time = rows / cut.rate if self.time is None else self._seconds(rows)
-            rows = rows[~np.isnan(series[start:end]).any(axis=1)]
+            empty = np.isnan(series[start:end])
+            rows = rows[~empty.any(axis=1)]
             stem = self.inside.name.removesuffix(table_files.GZIP)
             name = self.inside.with_name(Path(stem).stem)
             task = str(keys[TASK][start]) if TASK in keys else name.parts[0]
@@ -265,6 +273,7 @@ class _Reading:
                 series[rows],
                 None if label is None else label[rows],
                 [table.place(row) for row in rows.tolist()],
+                empty,
             )
 
     def _channel(self, name: str) -> Float64Array:
@@ -421,9 +430,11 @@ def _samples(cut: Cut, rate: float) -> tuple[int, int]:
     length = round(cut.length * rate)
     step = max(1, round((cut.step or cut.length / 2.0) * rate))
     if length < LEAST_SAMPLES:
+        slow = rate < 1.0 and cut.rate is None and cut.unit == "s"
+        hint = "give --unit ms if the time stamps are milliseconds, else " if slow else "give "
         raise ConfigError(
             f"a window of {cut.length:g} s has {length} samples at {rate:g} Hz, and needs at least {LEAST_SAMPLES}: "
-            f"give --length {LEAST_SAMPLES / rate:g} or more"
+            f"{hint}--length {LEAST_SAMPLES / rate:g} or more"
         )
     return length, step
 
@@ -436,10 +447,14 @@ def _rate(recordings: Recordings, cut: Cut) -> tuple[float, list[float]]:
         gapless = steps[steps < MISSED * recording.step]
         if len(gapless):
             rates.append(float(1.0 / gapless.mean()))
+    if not rates:
+        empty = np.concatenate([recording.empty for recording in recordings.recordings])
+        if names := np.array(recordings.channels)[empty.all(axis=0) & empty.any(axis=0)].tolist():
+            way_out = f"leave columns out with --drop {','.join([*cut.drop, *names])}"
+            raise DataError(f"no row has a value in {listing(names)}, so no row is complete: {way_out}")
+        raise DataError("no recording has two samples: are these the raw series? Name a folder with longer files")
     if cut.rate is not None:
         return cut.rate, rates
-    if not rates:
-        raise DataError("no recording has two samples: are these the raw series? Name a folder with longer files")
     return float(f"{np.median(rates):.{RATE_DIGITS}g}"), rates
 
 
@@ -449,15 +464,18 @@ def _stretches(recordings: Recordings, cut: Cut, rate: float) -> Iterator[Stretc
     for recording in recordings.recordings:
         if len(recording.time) < 2:
             continue
-        longest = cut.max_gap if cut.max_gap is not None else MISSED * recording.step
-        steps = np.diff(recording.time)
-        gaps = np.flatnonzero(steps > longest)
+        gaps = recording.gaps(cut)
         if len(gaps) and cut.gaps == "error":
-            row = int(gaps[0])
+            # --max-gap holds for all recordings, so the advice must allow the longest step of any of them.
+            longest = max(float(np.diff(other.time).max(initial=0.0)) for other in recordings.recordings)
+            max_gap = Context(prec=3, rounding=ROUND_CEILING).create_decimal_from_float(longest)
+            row, samples = int(gaps[0]), np.flatnonzero(~recording.empty.any(axis=1))
+            names = np.array(recordings.channels)[recording.empty[slice(*samples[row : row + 2])].any(axis=0)].tolist()
             raise DataError(
-                f"{recording.where}: no samples for {steps[row]:.3g} s between {recording.lines[row]} and "
-                f"{recording.lines[row + 1]} (usually {recording.step:.3g} s): cut there with --gaps split, or "
-                f"interpolate with --max-gap {steps[row]:.3g}"
+                f"{recording.where}: no samples for {np.diff(recording.time)[row]:.3g} s between {recording.lines[row]}"
+                f" and {recording.lines[row + 1]} ({f'empty cells in {listing(names)}; ' if names else ''}usually "
+                f"{recording.step:.3g} s; gaps in all: {sum(len(other.gaps(cut)) for other in recordings.recordings)}):"
+                f" cut there with --gaps split, or interpolate with --max-gap {float(max_gap):g}"
             )
         for part in np.split(np.arange(len(recording.time)), gaps + 1):
             piece = replace(recording, time=recording.time[part], channels=recording.channels[part])
