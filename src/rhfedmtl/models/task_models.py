@@ -31,7 +31,6 @@ from rhfedmtl.training.result import Result
 
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 class Extras(NamedTuple):
