@@ -42,7 +42,7 @@ demo: $(BASE)  ## six methods at equal cost on real smartwatch data, with defaul
 test: setup  ## lint, types and the whole test suite, side by side
 	$(MAKE) --no-print-directory -j 2 lint suite
 
-# Five workers suit two cores, as tests of networks mostly wait; each takes seconds for its imports. A file stays with its
+# Six workers suit two cores, as tests of networks mostly wait; each takes seconds for its imports. A file stays with its
 # worker.
 # Each has a core at best, so threads of BLAS would only wait for each other.
 suite: export OPENBLAS_NUM_THREADS = 1
@@ -53,7 +53,7 @@ suite: setup
 # In a fresh clone one process makes the bytecode of all tests: workers, which start together, would each make all of it.
 	@test -d tests/__pycache__ || $(BIN)/python -m pytest -q --collect-only >/dev/null || true
 	$(BIN)/python -m tests.kernels
-	$(BIN)/python -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -q -n 6 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-fast: setup  ## the test suite alone, stopping at the first failure
 	$(BIN)/python -m pytest -q -x -n 3 -m "not slow"

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import optimize
-from tests.reference import sdca
-from tests.reference.problems import federation
 
 from rhfedmtl import algorithm1
 from rhfedmtl.algorithm1 import Costs, Learned, Problem, Terminal, rhfedmtl
@@ -25,6 +23,8 @@ from rhfedmtl.roles.cloud import Cloud
 from rhfedmtl.training.result import Result
 from rhfedmtl.training.run import Run
 from rhfedmtl.training.settings import Settings
+from tests.reference import sdca
+from tests.reference.problems import federation
 
 SEED = 7
 PROBLEMS = {

@@ -34,6 +34,8 @@ SLOW = (
     "docs/deploy_network.md",
     "docs/estimator.md",
     "docs/tutorials/compare.md",
+    "docs/tutorials/own_csv.md",
+    "docs/tutorials/plan_a_budget.md",
     "docs/tutorials/reproduce.md",
 )
 
@@ -136,6 +138,7 @@ def test_citation_names_this_version_and_the_papers() -> None:
     assert [len(paper["authors"]) for paper in citation["references"]] == [6, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_examples_have_help_and_refuse_unknown_words(path: Path, tmp_path: Path) -> None:
     """`--help` prints the usage, a word that the example does not know is an error, and neither writes a file."""

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from tests.test_plugins import installed
 
 ROOT = Path(__file__).resolve().parent.parent

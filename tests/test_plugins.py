@@ -104,6 +104,7 @@ def test_what_a_package_adds_conforms(example: Path, tmp_path: Path) -> None:
     assert done.stdout.count("ok ") > 20
 
 
+@pytest.mark.slow
 def test_the_doctor_lists_what_packages_add_and_what_is_refused(example: Path, tmp_path: Path) -> None:
     """By package, kind and name; names that are taken, options that clash and broken modules with their reason."""
     installed(tmp_path / "site", "shady", POINTS, {"shady/__init__.py": "", "shady/entries.py": ENTRIES})

@@ -13,8 +13,6 @@ from benchmarks import speed
 from benchmarks import speed_kernels as kernels
 from benchmarks import speed_liblinear as solver
 from benchmarks import speed_timing as timing
-from tests.reference.sdca import ascend
-from tests.reference.sdca import visits as plain_visits
 
 from rhfedmtl.algorithms.dual import DualMethod
 from rhfedmtl.maths.kernels import numpy_kernel, sdca
@@ -23,6 +21,8 @@ from rhfedmtl.maths.relationships import Unrelated
 from rhfedmtl.policies.fixed import Fixed
 from rhfedmtl.training.run import train
 from rhfedmtl.training.settings import Settings
+from tests.reference.sdca import ascend
+from tests.reference.sdca import visits as plain_visits
 
 SCRIPT = (sys.executable, str(Path(speed.__file__).resolve()))
 

@@ -8,6 +8,7 @@ import venv
 from pathlib import Path
 
 import pytest
+
 from tests.test_wheel import TOOLS
 
 ROOT = Path(__file__).resolve().parent.parent

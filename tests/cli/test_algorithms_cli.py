@@ -26,7 +26,13 @@ def train(words: str, folder: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+QUICK = ("rhfedmtl", "rhfedmtl-paper", "fedavg", "giant", "pooled")
+"""An algorithm of each kind: the conformance tests train all of them without the command line."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in ALGORITHMS]
+)
 def test_every_algorithm_learns_from_the_command_line(name: str, tmp_path: Path) -> None:
     """One JSON object, within budget, better than chance but for the one that knows nothing."""
     facts = train(f"{REAL} --tasks 5 --terminals 5 --algorithm {name} {COMMON}", tmp_path)

@@ -65,6 +65,7 @@ def lines(folder: Path, t: int) -> list[accounts.AccountLine]:
     return list(accounts.read(folder / f"terminal-{t}" / "state" / "account.csv"))
 
 
+@pytest.mark.slow
 def test_what_was_decided_outlives_a_reset(tmp_path: Path) -> None:
     """Who is revoked, withdrawn or moved stays so, accounts go on, and the others learn from the beginning."""
     folder = nets.build(tmp_path / "net", nets.small(2, 3, 60), learning=LEARNING, light=True)

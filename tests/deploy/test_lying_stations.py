@@ -47,7 +47,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return accuracy
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", [pytest.param(lie, marks=[pytest.mark.slow] * (i % 2)) for i, lie in enumerate(LIES)])
 def test_a_station_that_lies_is_named_and_left_out(lie: str, honest: Any, tmp_path: Path) -> None:
     """The other tasks are learned and certified; log, status and result name the culprit and its task."""
     accuracy, training, station = learned(tmp_path / "net", lie)

@@ -22,6 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import cross_val_score
 from sklearn.utils import compute_sample_weight
+from tests.turns import in_turn
 
 from rhfedmtl import DualMethod, Ledger, Measured, Request, RHFedMTLClassifier, RHFedMTLRegressor, Settings, train
 from rhfedmtl.algorithms.registry import MERGES
@@ -183,8 +184,9 @@ def test_unknown_tasks_get_the_mean_model_and_a_warning(small: Federation) -> No
     RHFedMTLClassifier().fit(X, y).predict(X)
 
 
-@pytest.mark.parametrize("kind", [RHFedMTLClassifier, RHFedMTLRegressor])
-@pytest.mark.parametrize("relationship", ["mean", "none", "learned"])
+@pytest.mark.parametrize(
+    ("relationship", "kind"), in_turn(["mean", "none", "learned"], [RHFedMTLClassifier, RHFedMTLRegressor])
+)
 def test_rows_of_unseen_tasks_get_a_pooled_model(kind: Any, relationship: str, tmp_path: Path) -> None:
     """It predicts like ``algorithm="pooled"``, survives a file, and is better than the mean model."""
     rng = np.random.default_rng(0)

@@ -136,6 +136,7 @@ def test_only_models_with_public_statistics_are_released(scale: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # the checks cause warnings
+@pytest.mark.slow
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [
         RHFedMTLClassifier(features="splines=3", max_rounds=300),
