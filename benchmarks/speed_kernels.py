@@ -90,7 +90,7 @@ def thread_speedup(threads: int = 2, *, repeats: int = 11, rounds_each: int = 16
     """
     data = federation(5, 500, 10, 561)
     one, several = (started(data, threads=count) for count in (1, threads))
-    X, sizes = one.rows.X, np.diff(data.terminal_offsets)
+    X, sizes = one.terminals.rows.X, np.diff(data.terminal_offsets)
     order = visits(sizes, 10, 1)
     model = np.full(561, 1e-2, dtype=np.float32)
     cuts = np.linspace(0, len(sizes), threads + 1).astype(int)
