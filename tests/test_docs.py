@@ -23,6 +23,7 @@ SLOW = (
     "README.md",
     "docs/commands/adapt.md",
     "docs/commands/certify.md",
+    "docs/commands/compare.md",
     "docs/commands/export.md",
     "docs/commands/network.md",
     "docs/commands/predict.md",

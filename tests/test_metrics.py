@@ -101,6 +101,7 @@ def test_counts_may_only_fall() -> None:
 
 
 @pytest.mark.skipif(sys.version_info[:2] != metrics.PYTHON, reason="later versions do not call comprehensions")
+@pytest.mark.slow
 def test_counts_of_a_run_are_the_same_twice() -> None:
     """The run gives the same counts again, and the path leads from the loop to the kernel."""
     one, two = metrics.measure_run(), metrics.measure_run()

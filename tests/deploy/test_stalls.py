@@ -173,7 +173,7 @@ def test_a_refused_station_stalls_neither_the_others_nor_a_stop(tmp_path: Path) 
     assert "and a factor of -1.0" in status["stations"][1]["last_error"]
 
 
-@pytest.mark.parametrize("kind", ["SIGSTOP", "no_work", "mute"])
+@pytest.mark.parametrize("kind", ["SIGSTOP", pytest.param("no_work", marks=pytest.mark.slow), "mute"])
 def test_a_stop_ends_a_training_in_the_middle_of_a_round(tmp_path: Path, kind: str) -> None:
     """While a terminal is silent or hangs, or a station does not answer, however long a round may take."""
     folder = nets.build(tmp_path / "net", nets.small(2, 2, 60), learning={"certify_every": 1}, **LONG)
@@ -211,7 +211,7 @@ def test_a_stop_ends_a_training_in_round_zero(tmp_path: Path) -> None:
     assert (training["state"], training["error"]) == ("stopped", "an operator ended it before its first round")
 
 
-@pytest.mark.parametrize("loss", ["smoothed-hinge", "squared-hinge"])
+@pytest.mark.parametrize("loss", ["smoothed-hinge", pytest.param("squared-hinge", marks=pytest.mark.slow)])
 def test_a_terminal_that_answers_no_probe_costs_no_result(tmp_path: Path, loss: str) -> None:
     """Its rows count at their worst if that is bounded; else the last complete certificate counts, and says so."""
     options = {"loss": loss}
