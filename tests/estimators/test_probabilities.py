@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from scipy.special import expit
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -247,3 +249,16 @@ def test_scorers_of_probabilities_work_per_task() -> None:
     model = RHFedMTLClassifier(task="site", random_state=0, lambda2=1e-2)
     for scoring, blind in (("neg_log_loss", np.log(2.0)), ("neg_brier_score", 0.25)):
         assert cross_val_score(model, frame, y, scoring=scoring, cv=3).min() > -0.9 * blind
+
+
+def test_scores_of_converged_folds_do_not_calibrate_a_run_that_ended_early() -> None:
+    """Models far from their optimum have smaller scores: their curves come from folds that stopped at the same gap."""
+    X, task = np.random.default_rng(0).normal(size=(300, 6)), np.repeat(["a", "b", "c"], 100)
+    y = X[:, 0] + 0.3 * X[:, 1] > 0.0
+    early = {"random_state": 0, "max_rounds": 1, "lambda1": 1e-5}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        chosen = RHFedMTLClassifier(**early).fit(X, y, task=task)
+        given = RHFedMTLClassifier(**early, lambda2=chosen.lambda2_).fit(X, y, task=task)
+    assert chosen.certificate_.relative_gap > 1e-2
+    np.testing.assert_array_equal(chosen.predict_proba(X, task), given.predict_proba(X, task))

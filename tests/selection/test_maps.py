@@ -49,8 +49,8 @@ def test_trials_stay_within_their_share(limit: float) -> None:
 def test_a_map_with_more_errors_than_no_map_is_not_taken() -> None:
     """The smallest loss does not win if the first candidate has fewer errors; ties go to fewer columns."""
 
-    def candidate(features: str, loss: float, errors: float) -> maps.Candidate:
-        return maps.Candidate(features, loss + np.array([0.01, -0.01, 0.02, -0.02]), errors)
+    def candidate(features: str, loss: float, errors: float) -> maps.MapResult:
+        return maps.MapResult(features, loss + np.array([0.01, -0.01, 0.02, -0.02]), errors)
 
     none, shrunk = candidate("none", 0.5, 0.1), candidate("none", 0.4, 0.2)
     assert maps._preferred([none, shrunk, candidate("splines", 0.3, 0.11)]) is none

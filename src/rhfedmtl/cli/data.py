@@ -256,7 +256,7 @@ def describe(
     data = request.federation(seed) if federated else request.source()
     facts, lines = summary(data), text(data)
     if maps:
-        federation = data if isinstance(data, Federation) else request.federation(seed)
+        federation = data if isinstance(data, Federation) else request.federation(seed, data)
         if federation.preparation is not None:
             maps = maps.of_first(len(federation.preparation.numbers))
         facts |= {"maps": maps.text, "mapped_features": maps.columns(federation.n_features)}

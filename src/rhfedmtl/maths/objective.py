@@ -200,8 +200,8 @@ def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vecto
     else:
         flat = V.reshape(n_tasks, -1)
         K = relationship.dense(n_tasks).G * (flat @ flat.T)
-    squares, theta = np.diag(K).tolist(), np.ones(len(curves))
-    parabolas = curves.shape[1] == 2
+    squares, theta, parabolas = np.diag(K).tolist(), np.ones(len(curves)), curves.shape[1] == 2
+    A = K + np.diag(curves[:, 1]) if parabolas else K
     for _ in range(MOST_SWEEPS):
         before = theta.copy()
         for b, (curve, square) in enumerate(zip(curves.tolist() if parabolas else curves, squares, strict=True)):
@@ -213,7 +213,6 @@ def _best_shares(curves: Matrix, V: Models, relationship: Relationship) -> Vecto
                 theta[b] = _best_on_chords(curve, cross, square)
         free = np.flatnonzero((theta > 0.0) & (theta < 1.0))
         if parabolas and len(free) > 1:
-            A = K + np.diag(curves[:, 1])
             gradient, part, step = curves[:, 0] - A @ theta, A[np.ix_(free, free)], np.zeros(len(theta))
             ridge = 1e-12 * float(np.trace(part)) * np.eye(len(free))
             step[free] = np.clip(theta[free] + np.linalg.solve(part + ridge, gradient[free]), 0.0, 1.0) - theta[free]

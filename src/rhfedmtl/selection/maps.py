@@ -56,8 +56,8 @@ class MapTrial:
     rounds: int
 
 
-class Candidate(NamedTuple):
-    """A map that was tried, with λ1 if it was tried with several, and its losses by task and errors on held-out rows.
+class MapResult(NamedTuple):
+    """A map as a candidate, with λ1 if it was tried with several: losses by task and errors on held-out rows.
 
     Errors are the share of wrong classes, and 0 in a regression, whose loss is an error already.
     """
@@ -86,18 +86,18 @@ def on_folds(
     built: Algorithm, method: DualMethod, federation: Federation, settings: Settings, weights: Mapping[str, float]
 ) -> MapChoice:
     """Choose the map and λ1 without a budget, by the problem of the dual ``method``."""
-    data, tried, candidates = built.regroup(federation), list[MapTrial](), list[Candidate]()
+    data, tried, candidates = built.regroup(federation), list[MapTrial](), list[MapResult]()
     if method.relationship.coupling(data.n_tasks) == 0.0:
         weights = {**weights, "lambda2": 0.0}
     for text in CANDIDATES:
         mapped = replace(method, features=Features(text))
         try:
             choice = lambda1_path(data, mapped, weights=weights, settings=settings, judged=federation)
-        except ConfigError as error:  # too few rows for folds
+        except ConfigError as error:  # too few rows for folds, or no column to map
             return MapChoice(NO_MAP, f"default: {error}", [], [], is_first=True)
         # The first candidate is the run without a map and with the λ1 that it would have.
         for trial in (*(() if candidates else choice.trials[:1]), choice.best):
-            candidates.append(Candidate(text, trial.tasks, trial.errors, trial.lambda1))
+            candidates.append(MapResult(text, trial.tasks, trial.errors, trial.lambda1))
         tried.append(MapTrial(text, choice.best.score, choice.effort.rounds))
     best = _preferred(candidates)
     return MapChoice(best.features, "the best on held-out rows", tried, [], best.lambda1, best is candidates[0])
@@ -108,7 +108,7 @@ def in_budget(built: Algorithm, federation: Federation, settings: Settings, ledg
     data = built.regroup(federation)
     rows, held_out = hold_out(data, FOLDS, 0, settings.seed), held_out_rows(data, FOLDS, 0, settings.seed)
     limits = {name: TRIAL_SHARE * limit for name, limit in ledger.budget.items()}
-    tried, candidates, events = list[MapTrial](), list[Candidate](), list[Event]()
+    tried, candidates, events = list[MapTrial](), list[MapResult](), list[Event]()
     for text in CANDIDATES:
         method, run = replace(built.method, features=Features(text)), None
         try:
@@ -130,7 +130,7 @@ def in_budget(built: Algorithm, federation: Federation, settings: Settings, ledg
     return MapChoice(_preferred(candidates).features, f"the best on {100 // FOLDS} % held-out rows", tried, events)
 
 
-def _preferred(candidates: list[Candidate]) -> Candidate:
+def _preferred(candidates: list[MapResult]) -> MapResult:
     """Return the first candidate that is at most half a standard error behind the best, paired over tasks."""
     allowed = [candidate for candidate in candidates if candidate.errors <= candidates[0].errors]
     finite = np.isfinite([candidate.losses for candidate in allowed]).all(axis=0)
@@ -142,7 +142,7 @@ def _preferred(candidates: list[Candidate]) -> Candidate:
     return best
 
 
-def _judged(text: str, data: Federation, held_out: npt.NDArray[np.int64], method: Method, result: Result) -> Candidate:
+def _judged(text: str, data: Federation, held_out: npt.NDArray[np.int64], method: Method, result: Result) -> MapResult:
     """Return a map with the loss of every task's held-out rows divided by the loss of its zero model, and errors."""
     rows = HeldOutRows.of(data, held_out, result.scalers)
     z = np.concatenate([scores(X, model) for X, model in zip(rows.rows, result.models, strict=True)])
@@ -155,4 +155,4 @@ def _judged(text: str, data: Federation, held_out: npt.NDArray[np.int64], method
     total, at_zero = (np.bincount(rows.task, part, minlength=data.n_tasks) for part in (losses, zeros))
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.asarray(np.where(at_zero > 0.0, total / at_zero, np.nan))
-    return Candidate(text, relative, error_share(z, rows.y, len(data.class_names)))
+    return MapResult(text, relative, error_share(z, rows.y, len(data.class_names)))

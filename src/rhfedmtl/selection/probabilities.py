@@ -71,11 +71,13 @@ def probability_curves(
     weight
         Weights of the rows in the curves; by default, every row counts once.
     held_out
-        Out-of-fold scores of all training rows, if the choice of the weights has made them (`weights.Selection`).
+        Out-of-fold scores of all training rows, if the choice of the weights has made them (`weights.Selection`). Not
+        used if the run ended further from its optimum than they did.
     """
     method, data = built.method, built.regroup(federation)
     if not federation.class_names or not isinstance(method, DualMethod):
         return None
+    held_out = held_out if trained.relative_gap <= Precision.relative_gap else None
     # 1. Large data: hold out a fifth of a sample, as the choice of weights does.
     if large := len(data.X) >= SEARCH_ROWS:
         drawn = sample(data, SEARCH_ROWS, settings.seed)
