@@ -1,9 +1,9 @@
 """Choose a feature map on held-out training rows (``features="auto"``).
 
-Without a budget, every map is solved on folds for several λ1, with the λ2 that the run without a map chose (at a weak
-coupling, a map and a large λ1 only do what λ2 would do), and judged by its best loss on held-out rows. Small data
-uses all folds, and large data one (`regularisation.lambda1_path`). With a budget, every map trains on four fifths of
-the rows for a share of the budget, and is charged like the run that follows.
+Without a budget, every map is solved on folds for several λ1, with the λ2 that the run without a map chose. With a
+weaker coupling, a map with a large λ1 may win by replacing the missing coupling. The best loss on held-out rows counts.
+Small data uses all folds, and large data a single fold (`regularisation.lambda1_path`). With a budget, every map trains
+on four fifths of the rows for a share of the budget, and is charged like the run that follows.
 
 The score of a task is its loss on held-out rows divided by the loss of its zero model there. Of the candidates whose
 loss is at most half a standard error behind the best, the first is taken: the list goes from few columns to many. A
